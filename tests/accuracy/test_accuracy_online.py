@@ -30,11 +30,6 @@ def mean_of(online: OnlineOutcomes, prior: float, now: float, name: str = "a") -
     return float(online.posterior(np.array([prior]), (name,), QA, now)[0][0])
 
 
-def test_without_outcomes_the_posterior_is_the_prior() -> None:
-    prior = np.array([0.3, 0.4])
-    assert OnlineOutcomes().posterior(prior, ("a", "b"), QA, 0.0)[0] is prior
-
-
 @settings(max_examples=examples(50))
 @given(st.lists(st.booleans(), max_size=60), st.floats(0.01, 0.99))
 def test_the_posterior_is_the_mean_of_a_beta_distribution(
@@ -48,15 +43,6 @@ def test_the_posterior_is_the_mean_of_a_beta_distribution(
     assert mean_of(online, prior, 0.0, "b") == pytest.approx(prior)
 
 
-def test_outcomes_lose_half_of_their_weight_in_a_half_life() -> None:
-    online = OnlineOutcomes(half_life_s=100.0)
-    for _ in range(40):
-        online.observe("a", QA, False, 0.0)
-    for age_s in (0.0, 50.0, 100.0, 1000.0):
-        n = 40 * 0.5 ** (age_s / 100)
-        assert mean_of(online, 0.8, age_s) == pytest.approx(50 * 0.8 / (50 + n))
-
-
 def test_a_model_replaced_under_the_same_name_is_noticed_within_hours() -> None:
     known = CapabilityModel(artifact({"a": model(2.2, cells=(("en", 4096, "qa", 500),))}))
     rng, online, now = random.Random(1), OnlineOutcomes(known), 0.0
@@ -66,14 +52,6 @@ def test_a_model_replaced_under_the_same_name_is_noticed_within_hours() -> None:
             online.observe("a", QA, rng.random() < right, now)
         # The model is right 90 % of the time at first, and 20 % after its replacement.
         assert (mean_of(online, 0.9, now) > 0.7) == (right > 0.7)
-
-
-def test_the_true_accuracy_dominates_within_an_hour() -> None:
-    rng = random.Random(1)
-    online = OnlineOutcomes()
-    taken = [online.observe("a", QA, rng.random() < 0.9, float(second)) for second in range(3600)]
-    assert abs(mean_of(online, 0.2, HOUR) - 0.9) < 0.3 * 0.7
-    assert sum(taken) < 600
 
 
 @settings(max_examples=30)
@@ -121,13 +99,6 @@ def test_invalid_outcomes_are_rejected(weight: float, offset: float, now: float)
     online = OnlineOutcomes()
     assert not online.observe("a", QA, True, now, weight, offset=offset)
     assert (online.refused, len(online.cells)) == (1, 0)
-
-
-def test_a_clock_that_jumps_back_leaves_earlier_outcomes_unchanged() -> None:
-    online = OnlineOutcomes()
-    online.observe("a", QA, False, 1000.0)
-    online.observe("a", QA, False, 10.0)
-    assert mean_of(online, 0.5, 1000.0) == pytest.approx(25 / 52)
 
 
 def test_the_number_of_cells_is_capped_and_forgotten_ones_make_room(
@@ -269,15 +240,6 @@ def test_evidence_about_the_artifact_survives_a_restart() -> None:
     assert older.prior_weights() == {}
 
 
-def test_evidence_against_the_old_artifact_does_not_count_against_a_new_one() -> None:
-    online = OnlineOutcomes(Measured(0.9))
-    report(online, 0.2, cells=5)
-    online.new_prior(Measured(0.2))
-    assert online.prior_weights() == {}
-    report(online, 0.2, cells=5, each=10)
-    assert online.prior_weights() == {"a": 50}
-
-
 def test_forgotten_cells_are_no_evidence_against_the_artifact(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -318,19 +280,6 @@ def one_in_five(capability: CapabilityModel, online: OnlineOutcomes) -> None:
     for task in ("a", "b", "c", "d"):
         for number in range(30):
             online.observe("a", Features("en", 4096, task), number % 5 == 0, 0.0)
-
-
-def test_a_new_artifact_after_a_restart_is_not_blamed_for_the_old_one() -> None:
-    old = OnlineOutcomes()
-    one_in_five(CapabilityModel(WRONG, "old"), old)
-    assert old.prior_weights()["a"] < 50
-    saved = orjson.loads(orjson.dumps(old.state(0.0)))
-    weights = {}
-    for capability in (CapabilityModel(WRONG, "old"), CapabilityModel(RIGHT, "new")):
-        again = OnlineOutcomes(capability)
-        assert again.restore(saved, 0.0) == 4
-        weights[capability.digest] = again.prior_weights()
-    assert weights == {"old": old.prior_weights(), "new": {}}
 
 
 def test_a_shared_outcome_is_evidence_about_the_receiving_pickers_artifact() -> None:

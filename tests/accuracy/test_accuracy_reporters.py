@@ -12,11 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.accuracy import online as online_module
-from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.features import Features
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reporters import MAX_REPORTERS
-from support.artifacts import artifact, model
 
 MODELS = tuple("abcd")
 CELLS = tuple(Features("en", 2**n, "qa") for n in range(12, 18))
@@ -93,12 +91,6 @@ def test_two_reporters_that_disagree_both_keep_their_weight() -> None:
     assert online.reporters.weights() == {"x": 1.0, "y": 1.0}
 
 
-def test_an_unnamed_dishonest_reporter_is_outvoted_as_well() -> None:
-    online = unlimited()
-    reports(online, {"": "inverts", "x": "honest", "y": "honest", "z": "honest"})
-    assert error(online) < 0.12
-
-
 def test_a_reporter_that_becomes_honest_regains_its_weight() -> None:
     online = OnlineOutcomes(half_life_s=10.0, cap_per_hour=1e9)
     kinds = {"x": "honest", "y": "honest", "z": "inverts"}
@@ -160,12 +152,6 @@ def test_forgotten_reporters_make_room_for_new_names() -> None:
     assert sum(s.correct for s in cell.shares.values()) == pytest.approx(cell.total.correct)
 
 
-def test_a_named_reporter_is_counted_even_with_the_smallest_cap() -> None:
-    online = OnlineOutcomes(cap_per_hour=2)
-    taken = [online.observe("a", CELLS[0], True, 600.0 * at, reporter="x") for at in range(13)]
-    assert 2 <= sum(taken) <= 4
-
-
 @settings(max_examples=30)
 @given(
     st.lists(
@@ -191,17 +177,3 @@ def test_the_shares_of_reporters_always_add_up_to_the_cell(
             for part in ("correct", "outcomes"):
                 total = sum(getattr(share, part) for share in cell.shares.values())
                 assert total == pytest.approx(getattr(cell.total, part))
-
-
-def test_a_well_measured_cell_outweighs_a_handful_of_reports() -> None:
-    moved = []
-    for measured in (40, 150):
-        known = artifact({"a": model(1.0, cells=(("en", 4096, "qa", measured),))})
-        online = unlimited()
-        online.capability = CapabilityModel(known)
-        cell = Features("en", 4096, "qa")
-        before = online.probabilities(("a",), cell, 0.0)[0]
-        for _ in range(20):
-            online.observe("a", cell, False, 0.0)
-        moved.append(float(before - online.probabilities(("a",), cell, 0.0)[0]))
-    assert moved[1] < 0.6 * moved[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 import os
 import re
@@ -253,34 +252,6 @@ def test_a_directory_that_this_user_may_not_write_to_is_an_error(
     assert f"share.snapshot_file: {tmp_path}/s can't be written" in snapshot
 
 
-@pytest.mark.parametrize("setting", ["decisions.log", "share.snapshot_file", "envoy.eds_file"])
-def test_a_directory_that_this_user_may_not_enter_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
-) -> None:
-    closed, (section, key) = tmp_path / "closed", setting.split(".")
-    closed.mkdir()
-    made = {
-        section: {key: "closed/file"},
-        "endpoints": [{"address": "127.0.0.1:8000", "model": "m"}],
-    }
-    (tmp_path / "laar.yaml").write_text(yaml.safe_dump(made) + _listen(free_ports(3)))
-    loaded = load(tmp_path / "laar.yaml")
-    access, stat = os.access, Path.stat
-
-    def may_access(path: Path, mode: int) -> bool:  # root could enter it
-        return closed not in (path, path.parent) and access(path, mode)
-
-    def found(path: Path, **options: bool) -> os.stat_result:
-        if path.parent == closed:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-        return stat(path, **options)
-
-    monkeypatch.setattr(os, "access", may_access)
-    monkeypatch.setattr(Path, "stat", found)
-    (fault,) = faults(loaded, ports=False)
-    assert f"{setting}: {closed}/file can't be written" in fault
-
-
 def test_all_errors_are_printed_together(tmp_path: Path) -> None:
     made = {
         "endpoints_file": "none.yaml",
@@ -322,20 +293,6 @@ def test_an_ignored_setting_is_a_warning(tmp_path: Path, text: str, says: str) -
     assert re.search(r"laar\.yaml:\d+: ", warning)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["objectives_s: {batch: 60}", "objective_base_s: 2", "objective_factor: 6", "max_hold_s: 9"],
-)
-def test_objectives_and_holds_have_an_effect_without_flow_control(
-    tmp_path: Path, text: str
-) -> None:
-    """Metrics for autoscalers count late first tokens, and sessions wait for room in a cache."""
-    made = f"endpoints: [{{address: '127.0.0.1:8000', model: m}}]\nflow: {{{text}}}\n"
-    (tmp_path / "laar.yaml").write_text(made)
-    done = CliRunner().invoke(app, ["check", "--no-ports", "-c", str(tmp_path / "laar.yaml")])
-    assert (done.exit_code, done.stderr) == (0, "")
-
-
 def test_sharing_without_its_package_is_reported_as_an_error_in_that_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,16 +305,6 @@ def test_sharing_without_its_package_is_reported_as_an_error_in_that_setting(
     assert done.exit_code == 2
     assert "laar.yaml:3: share.url: needs the Redis client; " in done.stderr
     assert "in a clone of laar: pip install '.[share]'" in done.stderr
-
-
-def test_a_missing_certificate_authority_for_envoy_is_a_warning(tmp_path: Path) -> None:
-    missing = tmp_path / "ca.pem"
-    done = CliRunner().invoke(app, ["envoy", "--shape", "sidecar", "--picker-ca", str(missing)])
-    assert done.exit_code == 0
-    assert f"warning: --picker-ca {missing} is not a file here" in done.stderr
-    missing.touch()
-    done = CliRunner().invoke(app, ["envoy", "--shape", "sidecar", "--picker-ca", str(missing)])
-    assert done.stderr == ""
 
 
 def test_settings_written_by_laar_init_have_no_errors_or_warnings(tmp_path: Path) -> None:
@@ -461,17 +408,6 @@ def test_it_prints_what_envoy_does_without_a_picker(tmp_path: Path, other: str, 
     first, _, rest = got.stdout.partition("\n")
     assert said in first
     assert yaml.safe_load(got.stdout) == yaml.safe_load(rest)
-
-
-def test_an_artifact_on_another_machine_is_not_required_here(tmp_path: Path) -> None:
-    path = tmp_path / "laar.yaml"
-    path.write_text("endpoints_file: none.yaml\naccuracy: {capability: /none/capability.json}\n")
-    got = CliRunner().invoke(app, ["check", "--elsewhere", "-c", str(path)])
-    assert got.exit_code == 0, got.output
-    got = CliRunner().invoke(app, ["check", "--no-ports", "-c", str(path)])
-    assert got.exit_code == 2
-    assert "laar.yaml:1: endpoints_file: " in got.stderr
-    assert "laar.yaml:2: accuracy.capability: /none/capability.json is not a file" in got.stderr
 
 
 def test_errors_and_warnings_can_be_printed_as_json(tmp_path: Path) -> None:

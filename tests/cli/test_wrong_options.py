@@ -141,28 +141,3 @@ async def test_the_answer_of_a_picker_of_another_version_ends_the_command(tmp_pa
         arguments = [*words, "--url", f"127.0.0.1:{server.port}"]
         ended = await asyncio.to_thread(CliRunner().invoke, app, arguments)
     assert (ended.exit_code, "must be laar" in ended.output) == (2, True), ended.output
-
-
-@pytest.mark.parametrize("write", ["{}", "http://{}", "http://{}/"])
-async def test_an_admin_port_may_be_given_as_an_address_without_a_scheme(tmp_path, write):
-    """Users copy the address from the log or a browser."""
-    asked = []
-
-    async def answer(request):
-        asked.append(request.path)
-        found = {"/readyz": "ready", "/tuner": {"enabled": False}}.get(request.path, {})
-        return web.Response(text=found) if isinstance(found, str) else web.json_response(found)
-
-    site = web.Application()
-    site.router.add_route("*", "/{path:.*}", answer)
-    (tmp_path / "laar.yaml").write_text("endpoints: [{address: '127.0.0.1:1', models: [m]}]")
-    (tmp_path / "request.json").write_text("{}")
-    async with TestServer(site) as server:
-        place = write.format(f"127.0.0.1:{server.port}")
-        for command in (
-            ["doctor", "-c", tmp_path / "laar.yaml", "--picker", place, "--envoy", place],
-            ["explain", tmp_path / "request.json", "--url", place],
-            ["tune", "--live", "--picker", place],
-        ):
-            await asyncio.to_thread(CliRunner().invoke, app, [str(part) for part in command])
-    assert {"/readyz", "/fleet", "/config_dump", "/explain", "/tuner"} <= set(asked)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from email.utils import formatdate
 from typing import Any
 
 import orjson
@@ -95,13 +93,6 @@ async def test_retries_stop_when_every_model_has_been_tried(serve: Any, shape: s
     assert (outcome.correct, outcome.censored, outcome.exhausted) == (False, True, True)
     assert len(outcome.attempts) == 2
     assert outcome.answer == "no idea"
-
-
-async def test_retries_continue_to_the_cap_if_stopping_is_disabled(serve: Any) -> None:
-    fleet = await serve(picker(["a", "b"], right=None))
-    outcome = await ask("aiohttp", fleet, stop_when_exhausted=False, max_attempts=5)
-    assert len(outcome.attempts) == 5
-    assert (outcome.censored, outcome.exhausted) == (True, False)
 
 
 @shapes
@@ -232,14 +223,6 @@ async def test_pauses_are_bounded_whatever_the_endpoint_requests(
     assert all(0 < wait <= MAX_WAIT_S for wait in waits)
 
 
-async def test_a_pause_may_be_requested_as_a_date(
-    serve: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    at = formatdate(time.time() + 20, usegmt=True)
-    [wait] = await pauses(serve, monkeypatch, at, 2)
-    assert 10 < wait <= 20
-
-
 @shapes
 @pytest.mark.parametrize("status", [429, 503])
 async def test_the_last_model_may_be_asked_again_if_it_gave_no_answer(
@@ -367,26 +350,6 @@ def test_a_stream_is_read_in_chunks_of_any_size(cut: int) -> None:
     for at in range(0, len(data), cut):
         deltas.feed(data[at : at + cut])
     assert deltas.completion().text == "a\u2028bc"
-
-
-def test_of_several_choices_in_a_stream_the_first_is_read() -> None:
-    """With `n` in the request the choices' chunks are interleaved, in any order."""
-    deltas = Deltas()
-    for index, text in ((1, "24"), (0, "4"), (1, "?"), (0, "2")):
-        choice = {"index": index, "delta": {"content": text}}
-        deltas.feed(b"data: %s\n\n" % orjson.dumps({"choices": [choice]}))
-    deltas.feed(b"data: [DONE]\n\n")
-    assert deltas.completion().text == "42"
-
-
-def test_a_long_answer_may_have_many_tokens() -> None:
-    """A reasoning model may send 128,000 tokens: 40 MB of events with 500 kB of text."""
-    data = _events(*1000 * ["four"])[: -len(_events())]
-    deltas = Deltas()
-    for _ in range(128):
-        deltas.feed(data)
-    deltas.feed(_events())
-    assert len(deltas.completion().text) == 512_000
 
 
 def test_a_long_stream_does_not_fill_the_memory() -> None:

@@ -101,16 +101,6 @@ def test_the_trie_holds_exactly_the_orders_within_capacity(history, capacity):
         assert index.match(0, path) == expected
 
 
-def test_sending_an_order_again_keeps_it():
-    index = OrderIndex(capacity_docs=6)
-    index.insert(0, 0, [1, 2, 3], 0.0)
-    index.insert(0, 0, [4, 5, 6], 1.0)
-    index.insert(0, 0, [1, 2, 3], 2.0)
-    index.insert(0, 0, [7, 8, 9], 3.0)
-    assert (index.match(0, [1, 2, 3]), index.match(0, [4, 5, 6])) == (3, 0)
-    assert len(index.orders) == 2
-
-
 @settings(max_examples=examples(150))
 @given(st.lists(st.tuples(docs_st, st.sampled_from("abc")), max_size=25), st.sampled_from("abc"))
 def test_only_orders_last_sent_to_an_endpoint_are_forgotten(history, emptied):
@@ -167,33 +157,6 @@ def test_a_large_cache_is_forgotten_in_steps_except_orders_sent_again():
     assert len(index.orders) == 1000
 
 
-def test_a_smaller_capacity_is_reached_order_by_order():
-    index = OrderIndex()
-    for i in range(200):
-        index.insert(0, 0, [i, 1000, 1001], 0.0)
-    index.capacity_docs = 30
-    for i in range(20):
-        index.insert(0, 0, [i, 2000, 2001], 1.0)
-    assert len(index) == 30
-
-
-def test_many_requests_with_one_order_take_the_space_of_one():
-    index = OrderIndex()
-    for i in range(500):
-        index.insert(0, 0, [1, 2], float(i) / 1e3)
-        index.insert(0, 0, [1, 2, 3], float(i) / 1e3)
-    assert (len(index.orders), len(index)) == (2, 3)
-
-
-def test_unseen_documents_keep_the_received_order():
-    index = OrderIndex()
-    assert index.align(0, 0, [5, 4, 6], 0.0) == (0, 1, 2)  # unknown prompt
-    index.insert(0, 0, [1, 2, 3], 0.0)
-    assert index.align(0, 0, [9, 8, 7], 0.0) == (0, 1, 2)  # unknown documents
-    assert index.align(0, 0, [9, 2, 8, 1], 0.0) == (3, 1, 0, 2)
-    assert index.align(0, 1, [9, 2, 8, 1], 0.0) == (0, 1, 2, 3)  # another prompt
-
-
 def test_scopes_do_not_affect_each_other():
     rng = random.Random(1)
     alone, crowded = OrderIndex(), OrderIndex()
@@ -213,16 +176,6 @@ def test_the_number_of_scopes_is_bounded(monkeypatch):
     for scope in range(10):
         index.insert(scope, scope, [1, 2], 0.0)
     assert len(index.affinities) == 3
-
-
-def test_a_thousand_first_documents_and_256_documents_are_aligned():
-    index = OrderIndex()
-    for i in range(1500):
-        index.insert(0, 0, [1_000 + i, 3, 4], 0.0)
-    assert index.align(0, 0, [4, 3, 2_100], 0.0) == (2, 1, 0)
-    many = list(range(5_000, 5_256))
-    index.insert(0, 0, many, 0.0)
-    assert index.align(0, 0, many[::-1], 0.0) == tuple(reversed(range(256)))
 
 
 class TestAffinity:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.context.citations import Citations, ids_of, numbered, numbers_in
+from laar.context.citations import Citations, ids_of, numbers_in
 from laar.context.doctor import diagnose
 from laar.context.hook import ContextHook
 from laar.context.settings import ContextSettings, Reason
@@ -182,16 +182,6 @@ def test_no_new_id_is_a_number_of_an_earlier_answer():
         assert (own in made.numbers) is is_used
 
 
-def test_documents_of_two_turns_have_different_ids():
-    hook, _ = taught("open webui", 8)
-    given = body("open webui", [3, 1, 7, 2, 5])
-    first = sent(hook, given)
-    later = sent(hook, conversation(given, ("[1]", content(body("open webui", [5, 2, 1, 7, 3])))))
-    assert content(later.body) == content(first.body)
-    assert len(later.numbers) == 10
-    assert sorted(later.numbers.values()) == sorted("12345" * 2)
-
-
 def test_no_id_occurs_in_the_request():
     (own,) = ids_of(1, [77], set())
     (other,) = ids_of(1, [77], numbers_in(b'{"text": "in %d"}' % int(own)))
@@ -282,17 +272,3 @@ def test_the_numbers_of_a_whole_answer_are_restored(said):
 )
 def test_a_body_that_is_not_an_answer_passes_unchanged(wire, events):
     assert Citations(NUMBERS, events=events).restored(wire) == wire
-
-
-def test_an_answer_too_long_to_hold_back_passes_unchanged():
-    restorer = Citations(NUMBERS, events=False)
-    wire = b'{"choices": [{"message": {"content": "%s 4821"}}]}' % (b"x" * 200)
-    assert restorer.restored(wire[:100]) + restorer.restored(wire[100:]) == wire
-
-
-def test_documents_without_numbers_get_no_ids():
-    text = "".join(f"<doc>{prose(n)}</doc>" for n in range(3))
-    from laar.context.formats import scan
-
-    (block,) = scan(text, ContextSettings())
-    assert numbered(text, block) is block

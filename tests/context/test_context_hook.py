@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from laar.context.hook import ContextHook
 from laar.context.notes import order_note
-from laar.context.settings import ContextSettings, Delimiters, Reason
+from laar.context.settings import ContextSettings, Reason
 from support.exploring import examples
 
 
@@ -782,18 +782,3 @@ class TestGuard:
         assert h.guard.off
         h.guard.reset()
         assert apply(h, chat(user([4, 1, 2]))).reason is not Reason.AUTO_OFF
-
-
-def test_trailing_whitespace_moves_with_its_document():
-    """Trailing spaces left in place would end the common prefix of two prompts."""
-    hook_ = hook(annotate=False, delimiters=(Delimiters(between="\n"),))
-
-    def liked(i):
-        return f"Every harbour of kind {i} is liked by Ann. " + "It is calm and wide. " * 8 + "So."
-
-    def memories(ids):
-        listed = "\n".join(f"{liked(i)}{' ' * (i % 2)}" for i in ids)
-        return chat({"role": "system", "content": listed}, {"role": "user", "content": "Well?"})
-
-    send(hook_, memories([1, 2, 3, 4]))
-    assert send(hook_, memories([4, 3, 2, 1])).body == memories([1, 2, 3, 4])

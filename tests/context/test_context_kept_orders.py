@@ -148,14 +148,6 @@ def test_damaged_changes_neither_remove_nor_add_text(shape):
         assert not whole - letters(text)
 
 
-@pytest.mark.parametrize("data", [b"", b"[", b"[{}]", b"null", b"\xff", b"[" * 100_000])
-def test_invalid_changes_are_ignored(data):
-    here, asked, _ = begun("tagged")
-    there = hook()
-    handed_over(here, there, lambda _data: data)
-    assert send(there, [*asked, *LATER])[0] == [*asked, *LATER]
-
-
 def test_the_latest_conversations_are_passed_to_other_pickers(monkeypatch):
     monkeypatch.setattr("laar.context.memo.MAX_SAVED", 3)
     here, asked, sent = begun("tagged")

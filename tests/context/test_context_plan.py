@@ -85,23 +85,6 @@ def test_batch_file_lines_keep_their_envelope():
     assert len(heads) == 1
 
 
-@pytest.mark.parametrize("key", ["prompt", "input"])
-def test_other_apis_are_recognized(key):
-    lines = [json.dumps({key: text(ids)}).encode() for ids in ([3, 1, 2], [2, 1, 3, 4])]
-    assert plan_lines(lines)[1].planned == 2
-
-
-def test_prompts_that_differ_before_the_documents_expect_no_hits():
-    lines = [chat([1, 2, 3], model=f"m{i}") for i in range(5)]
-    report = plan_lines(lines)[1]
-    assert (report.hit_received, report.hit_planned) == (0.0, 0.0)
-
-
-def test_repeated_documents_are_unchanged():
-    lines = [chat([1, 2, 1]), chat([1, 2, 3])]
-    assert plan_lines(lines)[1].left == {"repeated_documents": 1}
-
-
 @pytest.mark.parametrize("field", ["tools", "model"])
 def test_a_line_nested_too_deeply_to_write_stays_and_others_are_planned(field):
     deep = chat([1, 2, 3])[:-1] + b', "%s": %s}' % (field.encode(), b"[" * 300 + b"]" * 300)

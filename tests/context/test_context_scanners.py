@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-import warnings
 from dataclasses import replace
 
 import pytest
@@ -336,14 +335,6 @@ def test_texts_unlike_pythons_repr_are_not_lists(text):
 def test_code_that_begins_like_a_list_takes_less_time_than_a_list(piece):
     code = f"['a b', f'{piece * (50_000 // len(piece))}', 'c d']"
     assert seconds(code) < seconds(str(["a b"] * (len(code) // 7)))
-
-
-def test_escapes_that_python_does_not_write_cause_no_warnings(recwarn):
-    """Python 3.12 prints these warnings, one for each escape in a body."""
-    warnings.simplefilter("always")
-    assert found(r"['a \\d', 'b \n', 'c d']") == [[r"'a \\d'", r"'b \n'", "'c d'"]]
-    assert found(r"['a \d', 'b \w', 'c d']") == []
-    assert not recwarn.list
 
 
 def test_changes_that_would_lose_or_repeat_text_are_refused():

@@ -85,14 +85,6 @@ def test_an_engine_without_a_free_adapter_slot_loses_to_a_more_distant_one(
     assert ask(d, "sql", 0.0).address == where
 
 
-def test_requests_for_the_base_model_have_no_loading_cost() -> None:
-    d = fleet("a:1", "b:1")
-    page(d, "a:1", "law")
-    page(d, "b:1", "law")
-    decision = ask(d, "m", 0.0)
-    assert decision.view.load_s is None
-
-
 def test_loading_time_is_part_of_the_cost_and_is_not_learned_as_pace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -114,15 +106,6 @@ def test_a_restarted_engine_has_no_adapters_loaded() -> None:
     d.adapters.restarted(d.table.slot("a:1"))
     decision = ask(d, "sql", 2.0)
     assert decision.view.load_s is not None
-
-
-def test_the_adapters_of_a_removed_endpoint_are_forgotten() -> None:
-    d = fleet("a:1", "b:1")
-    decisions = [ask(d, "sql", 0.0), ask(d, "law", 0.0)]
-    d.table.replace("t", [])
-    for decision in decisions:
-        finish(d, decision)
-    assert d.adapters._endpoints == {}
 
 
 ALIASES = {"auto": (), "support": ("sql",), "any": ("gone", "law", "m")}

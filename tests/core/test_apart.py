@@ -10,11 +10,9 @@ from laar.core.apart import Prefillers, cheapest
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.membership import ROLE_LABEL, EndpointSpec
 from laar.core.request import Api, Request
-from laar.errors import RequestError
 from laar.health import Health, HealthSettings
 from laar.health.kinds import Reply
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.prefix.lengths import DIGEST
 from support.directors import director_of
 
 P, Q, D, E = "10.0.0.1:80", "10.0.0.2:80", "10.0.1.1:80", "10.0.1.2:80"
@@ -73,25 +71,12 @@ def test_requests_go_only_to_endpoints_that_llm_d_would_choose(role, serves):
     assert seen == ({P, D} if serves else {D})
 
 
-def test_prefillers_without_a_decoder_serve_no_requests():
-    d = fleet((P, "prefill"), (Q, "prefill"))
-    with pytest.raises(RequestError, match="no endpoint may serve"):
-        ask(d)
-
-
 def test_a_long_prompt_is_prefilled_elsewhere_if_it_would_delay_answers():
     d = fleet(*SPLIT)
     busy(d, D, E)
     decision = ask(d)
     assert decision.address in (D, E)
     assert read_by(decision) in (P, Q)
-
-
-def test_a_cached_prompt_is_prefilled_where_it_is_cached():
-    d = fleet((P, "prefill"), (D, "decode"))
-    finish(d, ask(d))
-    busy(d, D)
-    assert read_by(ask(d, LONG + "And then?", 2.0)) == ""
 
 
 def test_decoders_prefill_prompts_themselves_when_prefillers_are_full():
@@ -225,15 +210,6 @@ def test_a_new_endpoint_learns_nothing_from_the_prefiller_whose_slot_it_took():
     assert not d.engines.traffic.shared(np.array([d.table.slot(Q)])).any()
 
 
-def test_an_answer_that_is_not_streamed_shows_nothing_about_a_prefill_elsewhere():
-    d = fleet((P, "prefill"), (D, "decode"), apart="always")
-    decision = ask(d, stream=False, first_token_seen=False)
-    assert read_by(decision) == P
-    d.answering(decision, 9.0)  # its first byte comes after its last token
-    finish(d, decision, latency_s=9.0, ttft_s=9.0)
-    assert d.engines.seen() == {}
-
-
 def test_a_failing_prefiller_is_skipped_and_tried_again():
     health = Health(HealthSettings(probe=False), rng=random.Random(3))
     d = fleet((P, "prefill"), (D, "decode"), health=health, apart="always")
@@ -255,13 +231,6 @@ def test_a_failing_prefiller_is_skipped_and_tried_again():
     d.answering(trial, 60.5)
     finish(d, trial)
     assert read_by(ask(d, now=61.5)) == P
-
-
-def test_an_unreachable_prefiller_is_skipped():
-    d = fleet((P, "prefill"), (D, "decode"), apart="always")
-    for _ in range(3):
-        d.table.round_trip(P, None, 0.0)
-    assert read_by(ask(d, now=1.0)) == ""
 
 
 @pytest.mark.long
@@ -349,15 +318,6 @@ def test_the_cheapest_pair_or_single_endpoint_is_chosen(rule):
             if helper >= 0 or rule == "by-cost":
                 everywhere.append(view.terms.cost_s)
         assert found == pytest.approx(np.min(everywhere, axis=0), rel=1e-9)
-
-
-def test_an_endpoint_with_two_roles_has_no_load_before_its_first_request():
-    d = fleet((P, "encode-prefill"), (D, "decode"), apart="always")
-    slot = d.table.slot(P)
-    decision = ask(d, now=60.0, spans=(LONG, f"{DIGEST}an image"))
-    assert read_by(decision) == P == decision.encoders[0].address
-    assert d.engines.traffic.mean[slot] == 0.0
-    assert d.table.visiting[slot] == 2.0
 
 
 @pytest.mark.parametrize("roles", [("prefill", "decode", "decode"), ("", "", "")])

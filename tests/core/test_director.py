@@ -15,8 +15,6 @@ from laar.errors import RequestError
 from laar.policies import POLICY_NAMES
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.found import Found
-from laar.prefix.tokens import TokenBlocks
-from laar.tuning.tuner import Weights
 from support.directors import director_of
 
 OK = Completion(status=200, cause="complete", latency_s=1.0)
@@ -45,22 +43,6 @@ def expected_ttft_s(decision):
 
 
 FLEET = (("10.0.0.1:80", "m1", "shared"), ("10.0.0.2:80", "m2", "shared"), ("[::1]:80", "m3"))
-
-
-def test_a_concrete_name_restricts_the_choice():
-    d = director(*FLEET)
-    assert {d.decide(request("m2"), 0.0).address for _ in range(10)} == {"10.0.0.2:80"}
-    shared = {d.decide(request("shared"), 0.0).address for _ in range(30)}
-    assert shared == {"10.0.0.1:80", "10.0.0.2:80"}
-
-
-def test_without_kv_events_requests_do_no_work_for_them(monkeypatch):
-    called = []
-    for name in ("correct", "expect", "answered"):
-        monkeypatch.setattr(TokenBlocks, name, lambda *given: called.append(given))
-    d = director(*FLEET, prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 20))
-    d.settle(d.decide(request(), 0.0), OK)
-    assert not called
 
 
 def test_a_reservation_is_released_in_full_after_settings_changed():
@@ -130,29 +112,11 @@ def test_a_subset_without_a_known_endpoint_gets_a_503(subset):
     assert (refused.value.status, refused.value.reason) == (503, "no-candidates")
 
 
-def test_fallbacks_serve_the_model_name_in_the_body():
-    d = director(("a:1", "m1"), ("b:1", "m1"), ("c:1", "m2"), ("d:1", "m1"))
-    decision = d.decide(request("m1"), 0.0)
-    assert set(decision.fallbacks) | {decision.address} == {"a:1", "b:1", "d:1"}
-    rewritten = d.decide(request("auto", subset=frozenset({"a", "c"})), 0.0)
-    assert rewritten.fallbacks == ()
-
-
 def test_a_burst_is_spread_since_each_decision_counts_immediately():
     d = director(("a:1", "m"), ("b:1", "m"), ("c:1", "m"), ("d:1", "m"))
     for i in range(100):
         d.decide(request(text=f"{i} " + "x" * 1000), 0.0)
     assert d.table.in_flight[d.table.active].tolist() == [25.0] * 4
-
-
-def test_settling_twice_releases_the_reservation_once():
-    d = director(("a:1", "m"))
-    first, second = d.decide(request(), 0.0), d.decide(request(), 0.0)
-    d.settle(first, OK)
-    d.settle(first, FAILED)
-    assert d.table.in_flight[0] == 1
-    d.settle(second, OK)
-    assert d.table.queued_tokens[0] == 0
 
 
 def test_a_retry_gets_an_untried_model_until_all_are_tried():
@@ -164,12 +128,6 @@ def test_a_retry_gets_an_untried_model_until_all_are_tried():
         tried = ",".join(decision.tried)
     assert sorted(models) == ["m1", "m2", "m3"]
     assert decision.exhausted
-
-
-def test_a_policy_that_ignores_retries_never_reports_exhaustion():
-    d = director(("a:1", "m"))
-    assert d.decide(request(), 0.0).exhausted
-    assert not d.decide(request(policy="random"), 0.0).exhausted
 
 
 @pytest.mark.parametrize("tried", ["nobody," * 5000, "\x00\xff", ",,,", "m1" * 10_000, "m1," * 500])
@@ -202,10 +160,6 @@ def test_the_reason_of_a_scorer_is_used_only_for_its_own_first_choice():
     full = d.decide(request(), 0.0, lambda view: view.slots != held.slot)
     assert full.slot != held.slot
     assert full.reason == "first"
-
-
-def test_an_unknown_policy_is_replaced_by_the_one_in_the_settings():
-    assert director(*FLEET).decide(request(policy="nonsense"), 0.0).policy == "laar"
 
 
 def test_saturated_endpoints_are_skipped_unless_all_are():
@@ -264,13 +218,6 @@ def test_an_engine_is_woken_once_queues_elsewhere_take_longer_than_waking_it():
     assert decision.view.slots.tolist() == [0, 1]
     d.table.woken("a:1", 0.1)
     assert d.decide(request(text="word " * 3000), 101.0).view.wake_s.tolist() == [0.0, 0.1]
-
-
-@pytest.mark.parametrize("reading", [Reading(waiting=500.0), Reading(asleep=OFFLOADED)])
-def test_stale_readings_exclude_no_endpoint(reading):
-    d = director(("a:1", "m"), ("b:1", "m"))
-    d.table.read("a:1", reading, 0.0)
-    assert "a:1" in {d.decide(request(text="x" * 500), 1000.0).address for _ in range(20)}
 
 
 def test_an_unreachable_endpoint_is_skipped_unless_all_are():
@@ -336,13 +283,6 @@ def test_every_model_is_tried_and_then_the_fastest_gets_the_requests(answer_s):
     assert set(models) == {"a", "b"}
     fastest = first if answer_s[0] < answer_s[1] else second
     assert models[8:].count(fastest) >= 10  # the other is tried once more or twice
-
-
-def test_an_unknown_round_trip_is_not_treated_as_short():
-    d = director(("far:1", "m"), ("unknown:1", "m"), ("near:1", "m"))
-    d.table.round_trip("far:1", 0.4, 0.0)
-    d.table.round_trip("near:1", 0.01, 0.0)
-    assert d.decide(request(), 0.0).address == "near:1"
 
 
 class Broken(PlainAssessor):
@@ -515,33 +455,6 @@ def test_the_clients_priority_is_kept_without_an_objective():
     d.table.replace("t", [EndpointSpec(address="a:1", models=("m",), priority_field=True)])
     assert d.decide(request(), 0.0).engine_priority is None
     assert d.decide(request(objective="urgent", priority=3), 0.0).engine_priority == -3
-
-
-def test_an_alias_that_engines_serve_is_not_an_adapter():
-    d = director(("a:1", "m", "auto", "other"), prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 20))
-    d.settle(d.decide(request("m", text="hello " * 2000), 0.0), OK)
-    assert believed(d, "auto") == believed(d, "m") > 0.9
-    assert believed(d, "other") == 0.0
-
-
-class Forgetful(Broken):
-    """A tuner that provides weights but fails on outcomes."""
-
-    def weights(self, _now):
-        return Weights(values={}, version=1)
-
-    def observe(self, *_):
-        raise ValueError
-
-
-def test_a_failing_learner_does_not_stop_the_others():
-    beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 20)
-    d = director(("a:1", "m"), prefixes=beliefs, tuner=Forgetful())
-    text = "a long beginning " * 400
-    d.settle(d.decide(request(text=text), 0.0), FAILED)
-    assert d.degraded["learning"] == 1
-    again = d.decide(request(text=text), 0.0)
-    assert again.uncached_tokens == again.tokens, "a failed request is not believed cached"
 
 
 def test_a_decision_is_immutable_and_its_flight_has_the_later_state():

@@ -65,17 +65,6 @@ def test_no_policy_sends_requests_to_an_excluded_endpoint(policy):
     assert A not in {d.decide(request(api=Api.OPAQUE), 1.5).address for _ in range(30)}
 
 
-def test_a_retry_is_not_a_trial_of_a_model_already_tried():
-    d = fleet(A, B)
-    d.table.replace("more", [EndpointSpec(address=C, models=("other",))])
-    ask = replace(request(), model="auto")
-    d.choose(ask, 10.0)
-    now = fail(d, A, 11.0) + 5.0
-    assert d.choose(ask, now).reason == "trial"
-    assert d.choose(replace(ask, tried="m"), now).model == "other"
-    assert d.choose(replace(ask, tried="other"), now).reason == "trial"
-
-
 def test_a_model_that_stays_down_is_not_waited_for():
     """A client that waited for it would only get the other model's answer again and again."""
     d = fleet(A, probe=True)
@@ -98,17 +87,6 @@ def test_a_model_that_stays_down_is_not_waited_for():
     for _ in range(3):
         d.table.round_trip(B, None, 15.0)
     assert chosen(16.0) == ("m", True)  # an unreachable model is not waited for either
-
-
-def test_a_busy_model_is_waited_for():
-    d = fleet(A)
-    d.table.replace("more", [EndpointSpec(address=B, models=("other",))])
-    slot = d.table.slot(B)
-    d.choose(replace(request(), model="auto"), 0.0)
-    attempt = d.health.sent(slot, "other", stream=False, predicted_s=0.1, tokens=1.0, now=1.0)
-    d.health.replied(attempt, Reply(status=429, retry_after_s=20.0), 1.0)
-    decision = d.choose(replace(request(), model="auto"), 1.5)
-    assert (decision.model, decision.exhausted) == ("m", False)
 
 
 def test_a_trial_is_a_single_request_with_fallbacks_and_its_own_reason():
@@ -184,22 +162,6 @@ def test_after_retries_by_envoy_the_endpoints_tried_before_count_as_failed():
     assert not d.table.in_flight.any()
 
 
-def test_a_trial_that_envoy_had_to_retry_has_failed():
-    """The client gets another endpoint's answer; the failed endpoint stays excluded for longer."""
-    d = fleet(A, B, C)
-    now = fail(d, A, 1.0) + 1.3
-    trial = d.decide(request(), now)
-    assert (trial.address, trial.trial) == (A, True)
-    d.served_by(trial, trial.fallbacks[0], now + 0.1)
-    d.replied(trial, Reply(status=200), now + 0.1)
-    d.settle(trial, end())
-    breaker = d.health.records.endpoints[d.table.slot(A)].breaker
-    assert breaker.is_out
-    assert 2.0 <= breaker.trial_at - (now + 0.1) <= 2.4
-    assert trial.flight.failed == (A,)
-    assert d.health.records.endpoints[d.table.slot(trial.flight.address)].failures == {}
-
-
 def test_a_retried_trial_has_failed_even_if_its_endpoint_was_removed():
     """It may return immediately, while one of its earlier requests is still in flight."""
     d = fleet(A, B, C)
@@ -219,16 +181,6 @@ def test_a_retried_trial_has_failed_even_if_its_endpoint_was_removed():
     assert d.health.state(slot, now + 0.2) == "failing"
     assert d.health.records.endpoints[slot].failures[Kind.RETRIED] == 1
     assert d.decide(request(), now + 3.0).trial
-
-
-def test_envoys_retry_may_fail_as_well():
-    d = fleet(A, B, C)
-    decision = d.decide(request(), 1.0)
-    d.served_by(decision, decision.fallbacks[0], 1.5)
-    served = decision.flight.slot
-    d.replied(decision, Reply(status=503), 1.5)
-    d.settle(decision, end(503))
-    assert d.health.records.endpoints[served].failures == {Kind.STATUS: 1}
 
 
 def test_envoys_own_choice_does_not_count_against_the_picked_endpoint():
@@ -252,19 +204,6 @@ def test_in_shadow_mode_health_learns_from_the_endpoint_that_served():
         d.settle(decision, end(503))
     assert d.health.records.endpoints[d.table.slot(A)].breaker.is_out
     assert d.decide(request(), 1.5).address == B
-
-
-@pytest.mark.parametrize("served", [False, True])
-def test_in_shadow_mode_no_speed_is_learned_unless_envoy_reports_the_endpoint(served):
-    d = fleet(A, B)
-    for n in range(30):
-        decision = d.decide(request(shadow=True), 10.0 * n)
-        if served:
-            d.served_by(decision, decision.address, 10.0 * n)
-        latency_s = 1.0 if decision.address == A else 9.0
-        d.settle(decision, end(latency_s=latency_s))
-    paces = d.engines.state()["paces"]
-    assert bool(paces) == served
 
 
 def test_records_show_why_an_endpoint_was_excluded_and_its_cost():
@@ -372,20 +311,6 @@ def test_a_silent_endpoint_is_not_suspected_while_another_of_its_answers_continu
     assert bool(health.state(slots[0], now)) is not continues
 
 
-def test_after_a_first_failure_an_endpoint_is_probed_before_it_gets_requests():
-    d = doubted(A, B, C)
-    slot = d.table.slot(A)
-    assert addresses_of(d, 1.1) == {B, C}
-    assert "probes it first" in d.choose(request(), 1.1).left_out[slot]
-    assert d.health.state(slot, 1.1) == "on trial"
-    assert d.health.questions.due(1.1, 16) == [slot]
-    assert d.health.questions.due(1.1, 16) == []
-    d.health.questions.answered(slot, Reply(status=200), 1.2, None)
-    assert d.health.state(slot, 1.2) == ""  # without a slow start
-    assert d.health.records.endpoints[slot].breaker.openings == 0
-    assert A in addresses_of(d, 40.0, 60)
-
-
 def test_an_endpoint_that_fails_a_client_and_a_probe_is_ejected():
     d = doubted(A, B, C)
     slot = d.table.slot(A)
@@ -407,28 +332,12 @@ def test_a_refused_probe_after_a_refused_client_opens_the_breaker():
     assert d.choose(request(), 3.2).reason == "trial"
 
 
-def test_an_unanswered_probe_excludes_an_endpoint_only_briefly():
-    d = doubted(A, B, C)
-    d.health.questions.due(1.1, 16)
-    assert A not in addresses_of(d, 1.9)
-    assert d.health.state(d.table.slot(A), 2.1) == ""
-
-
 def test_a_suspect_that_another_picker_excludes_gets_no_requests_until_its_trial():
     d = doubted(A, B, C)
     d.health.questions.due(1.1, 16)  # this picker's probe is not answered
     d.health.heard(d.table.slot(A), "m", Word("out", Kind.STATUS, 8.0), 1.2)
     decision = d.choose(request(), 5.0)
     assert {decision.address, *decision.fallbacks} == {B, C}
-
-
-def test_the_only_candidate_stays_in_use_although_it_is_a_suspect():
-    d = doubted(A, B)
-    assert addresses_of(d, 1.1) == {B}
-    only = d.decide(request(subset=frozenset({A})), 1.2)
-    assert (only.address, only.reason) == (A, "laar")
-    d.health.passed_over(d.table.slot(B), 1.3)
-    assert addresses_of(d, 1.4) == {B}  # otherwise no candidate would remain
 
 
 def test_a_probe_shows_that_an_attempt_met_a_full_queue():
@@ -552,14 +461,6 @@ def test_an_endpoint_whose_answers_name_another_model_is_excluded():
     assert "answers name another model: foreign" in why
 
 
-def test_an_alias_that_siblings_also_use_is_not_another_model():
-    d = fleet(A, B, C)
-    for n in range(12):
-        for address in (A, B, C):
-            answer(d, address, GOOD, 1.0 + n, model="/data/weights")
-        assert not d.health.records.endpoints[d.table.slot(A)].failures
-
-
 def test_a_dated_name_or_a_path_of_the_requested_model_is_accepted():
     d = fleet(A, B, C)
     for n in range(12):
@@ -595,14 +496,6 @@ def test_useless_answers_to_a_client_and_a_probe_exclude_the_endpoint():
     assert d.health.records.endpoints[slot].breaker.trial_at > 4.0
     # A probe comes before a trial with a request.
     assert d.health.records.endpoints[slot].breaker.probe_due(9.0)
-
-
-def test_no_endpoint_is_excluded_if_probes_of_all_get_the_same_page():
-    d = doubted(A, B, C, kind=200, found=Kind.TYPE, detail="text/html")
-    html = Reply(status=200, found=Kind.TYPE, detail="text/html")
-    for slot in d.health.questions.due(1.1, 16):
-        d.health.questions.answered(slot, html, 1.2, None)
-    assert not d.health.records.endpoints[d.table.slot(A)].breaker.is_out
 
 
 def learned_from(kind=None, status=200):
@@ -678,12 +571,6 @@ def test_an_error_in_health_leaves_no_count_behind(broken, roles):
     assert d.degraded["health"] >= 1
     d.settle(d.decide(request(), 1.0), end())
     assert not d.table.counted.any()
-
-
-def test_a_suspect_returns_a_second_after_an_unanswered_probe():
-    d = doubted(A, B, C)
-    standing = [standing_of(d.health.records, [0, 1, 2], ["m"] * 3, now) for now in (1.5, 2.5)]
-    assert [each.left_out.keys() for each in standing] == [{0}, set()]
 
 
 def test_the_time_to_wake_an_endpoint_does_not_count_as_slowness():

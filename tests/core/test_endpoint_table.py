@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from laar.core.endpoints import EndpointTable, Reading
+from laar.core.endpoints import EndpointTable
 from laar.core.membership import POOL_LABEL, EndpointSpec, Served
 from support.directors import table_of
 from support.exploring import examples
@@ -65,13 +65,6 @@ def test_a_new_endpoint_is_assumed_to_serve_the_names_of_the_others():
     assert table.weights("other") == "other"
 
 
-def test_setting_the_same_endpoints_again_changes_nothing():
-    table = table_of("a:1")
-    version = table.version
-    table.replace("t", [spec("a:1")])
-    assert table.version == version
-
-
 def test_a_removed_endpoint_keeps_its_slot_until_its_requests_end():
     table = EndpointTable()
     freed = []
@@ -96,11 +89,6 @@ def test_an_endpoint_that_flaps_keeps_its_counters():
     table.replace("t", [])
     table.replace("t", [spec("a:1")])
     assert table.queued_tokens[table.slot("a:1")] == 100
-
-
-def test_a_reading_of_a_removed_endpoint_is_dropped():
-    table = EndpointTable()
-    assert table.read("a:1", Reading(waiting=1), 5.0) == -1
 
 
 class Membership(RuleBasedStateMachine):

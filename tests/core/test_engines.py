@@ -123,16 +123,6 @@ def test_loading_an_artifact_while_serving_has_the_effect_of_a_restart(
     assert of(table, loaded).answer_s == pytest.approx(of(table, fresh).answer_s, rel=0.1)
 
 
-def test_a_state_saved_by_an_older_version_is_restored():
-    table, engines = fleet("a:1")
-    answered(engines, 0.5, 200, None)
-    state = engines.state()
-    del state["models"]["m"]["answers"][3:]
-    fresh = Engines(table)
-    fresh.restore(state)
-    assert of(table, fresh).answer_s == pytest.approx([0.5], rel=0.05)
-
-
 def ahead(engines, slots, now, read):
     return asked_of(engines.traffic, slots, now).seconds_ahead(now, read)
 
@@ -189,24 +179,6 @@ def test_an_endpoint_that_was_slow_long_ago_is_considered_normal():
     assert one_by_one(table.active.tolist(), 0, 300) > 2.0
     others = [slot for slot in table.active.tolist() if slot != slow]
     assert one_by_one(others, 300, 4200) < 1.1
-
-
-def test_samples_before_the_paces_were_known_are_soon_outweighed():
-    """Otherwise prompts would seem to take 1.4 times as long at the fast endpoint here."""
-    table, engines = fleet("fast:1", "slow:1")
-    fast, slow = table.slot("fast:1"), table.slot("slow:1")
-    rng, now = random.Random(1), 0.0
-    for slot in [slow, fast] * 50 + [*[fast] * 9, slow] * 10:
-        pace = 4.0 if slot == slow else 1.0
-        work_s = rng.uniform(0.05, 1.0)
-        one = began(engines, slot, now, plain_s=work_s)
-        table.reserve(slot, 1.0, 1.0)
-        ttft_s, latency_s = pace * work_s, pace * (work_s + 1.0)
-        engines.answering(one, now + ttft_s)
-        now += latency_s
-        engines.ended(one, now, ttft_s=ttft_s, latency_s=latency_s, answer_tokens=None)
-        table.release(slot, 1.0, 1.0)
-    assert of(table, engines).read[[fast, slow]] == pytest.approx([1.0, 4.0], rel=0.2)
 
 
 @pytest.mark.parametrize("tokenized", [0.0, 0.024])
@@ -344,21 +316,6 @@ def test_an_engine_that_restarts_with_fewer_slots_is_detected_as_full_again():
     assert of(table, engines).slots.tolist() == [16.0]
 
 
-def test_an_engine_with_fewer_slots_than_the_removed_one_it_replaces_is_detected_as_full():
-    table, engines = fleet("large:1", "other:1")
-    table.on_free = engines.drop
-    table.read("large:1", Reading(running=64, waiting=0), 1.0)
-    table.replace("t", [EndpointSpec(address="other:1", models=("m",))])
-    table.read("other:1", Reading(), 1.0)
-    of(table, engines)
-    table.replace("t", [EndpointSpec(address=a, models=("m",)) for a in ("small:1", "other:1")])
-    for at in range(2, 10):
-        table.read("small:1", Reading(running=16, waiting=9), float(at))
-        of(table, engines)
-        read_prompt(engines, table.slot("small:1"), at + 0.5)
-    assert engines.constants(np.array([table.slot("small:1")])).slots.tolist() == [16.0]
-
-
 def test_prompts_wait_for_room_in_a_full_cache_except_for_shared_beginnings():
     table, engines = fleet("small:1", "large:1", "unknown:1")
     slots, own = np.arange(3), np.full(3, 40_000.0)
@@ -396,16 +353,6 @@ def test_no_answer_moves_a_constant_out_of_its_bounds(ttft, latency, work, token
         assert np.isfinite(each).all()
         assert (each >= 0.0).all()
     assert (constants.read > 0.0).all()
-
-
-def test_one_implausible_answer_length_does_not_outweigh_the_others():
-    table, engines = fleet("a:1")
-    for number in range(400):
-        now = 10.0 * number
-        one = began(engines, 0, now, plain_s=0.1, shown=False)
-        tokens = 10**9 if number == 200 else 200
-        engines.ended(one, now + 2.0, ttft_s=None, latency_s=2.0, answer_tokens=tokens)
-        assert of(table, engines).answer_s[0] < 10.0
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -463,14 +410,6 @@ def test_an_invalid_state_is_ignored(at, row):
     fresh = Engines(table)
     fresh.restore(state)
     assert math.isfinite(of(table, fresh).read[0])
-
-
-def test_a_pace_with_a_negative_sample_count_is_ignored():
-    table, engines = fleet("a:1", "b:1")
-    engines.restore({"paces": {"a:1": [0.0, -1.0, 0.0, 0.0, 0.0, 0.0]}})
-    constants = of(table, engines)
-    assert np.isfinite(constants.read).all()
-    assert np.isfinite(constants.answer_s).all()
 
 
 def test_a_new_artifact_does_not_undo_learning_from_answers():

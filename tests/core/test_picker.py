@@ -42,10 +42,6 @@ def test_equal_idle_candidates_share_a_burst():
     assert max(picks.values()) < 200
 
 
-def test_all_zero_scores_still_give_a_pick():
-    assert pick(np.zeros(3), np.array([1.0, 0.0, 1.0]), random.Random(0))[0] == 1
-
-
 MASKED = st.lists(st.tuples(st.floats(0, 1), st.booleans(), st.booleans()), min_size=1, max_size=12)
 
 

@@ -13,7 +13,7 @@ from laar.accuracy.assessor import Assessment, PlainAssessor
 from laar.accuracy.capability import SpeedPrior
 from laar.accuracy.difficulty import given
 from laar.core.cost import CostWeights
-from laar.core.decision import Decision, DirectorSettings
+from laar.core.decision import Decision
 from laar.core.director import Director
 from laar.core.endpoints import Reading
 from laar.core.membership import EndpointSpec
@@ -68,10 +68,6 @@ def chain(d: Director) -> list[str]:
 @pytest.mark.parametrize("policy", POLICY_NAMES)
 def test_with_new_model_every_policy_tries_each_model_once_and_stops(policy: str) -> None:
     assert sorted(chain(director(policy=policy, retries="new-model"))) == list(MODELS)
-
-
-def test_by_default_other_policies_may_try_a_model_again() -> None:
-    assert len(chain(director(policy="least-loaded"))) == 10
 
 
 def test_with_new_model_a_policy_ranks_the_untried_by_its_own_scores() -> None:
@@ -132,13 +128,6 @@ def test_exhaustion_does_not_wait_for_a_model_with_too_short_a_window() -> None:
     assert chain(with_windows(b=50, c=50)) == ["a"]
     assert chain(with_windows(c=5000)) == ["a", "b", "c"]
     assert chain(with_windows(a=50, b=50, c=60)) == ["c"]  # fits none, so the largest is tried
-
-
-def test_a_model_with_too_short_a_window_changes_no_counts_of_others() -> None:
-    d = with_windows(c=50)
-    d.use(DirectorSettings(policy="least-loaded", retries="new-model"), d.policies)
-    assert {ask(d, "a,a,b").model for _ in range(20)} == {"b"}
-    assert {ask(d, "a,b,b").model for _ in range(20)} == {"a"}
 
 
 def test_exhaustion_waits_for_a_busy_endpoint_with_a_sufficient_window() -> None:

@@ -17,15 +17,6 @@ def after(samples_s: list[float], start_s: float = math.nan) -> float:
     return start_s
 
 
-def test_the_first_sample_is_used_unchanged() -> None:
-    assert smooth_rtt(math.nan, 0.456) == 0.456
-
-
-def test_samples_below_the_clip_weigh_three_tenths() -> None:
-    assert smooth_rtt(0.100, 0.200) == pytest.approx(0.130)
-    assert smooth_rtt(0.100, 0.010) == pytest.approx(0.073)
-
-
 @pytest.mark.parametrize("sample_s", [math.nan, math.inf, -math.inf, 0.0, -0.1])
 def test_an_invalid_round_trip_changes_nothing(sample_s: float) -> None:
     assert smooth_rtt(0.1, sample_s) == 0.1

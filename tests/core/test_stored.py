@@ -77,12 +77,6 @@ def test_a_request_goes_to_the_endpoint_that_stores_a_file_it_names():
         assert not may_be_apart(decision.request)
 
 
-def test_a_request_with_an_unknown_file_may_go_to_any_endpoint():
-    d = director(*FLEET)
-    asked = {d.decide(request("m", stored_ids=("never",)), 1.0).address for _ in range(40)}
-    assert len(asked) > 1
-
-
 def test_a_tenants_files_stay_at_one_endpoint_while_it_is_there():
     d = director(*FLEET)
 

@@ -90,3 +90,12 @@ async def test_silence_and_a_closed_connection_are_failures_of_the_endpoint():
 
     assert (await answer_of(hang, timeout_s=0.3))[0].failed is Kind.HANG
     assert (await answer_of(cut))[0].failed is Kind.STATUS
+
+
+async def test_an_unreachable_endpoint_proves_nothing():
+    async with new_session(2.0) as session:
+        spec = EndpointSpec(address="127.0.0.1:1", models=("m",))
+        asked = await ask(session, spec)
+    assert asked.reply is None
+    assert asked.failed is None
+    assert "can't be reached" in asked.problem

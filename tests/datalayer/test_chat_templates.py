@@ -82,6 +82,25 @@ async def test_a_name_shared_by_models_has_the_most_common_template(
     assert known["auto"].tools_first is alike
 
 
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+async def test_an_engine_that_is_not_ready_is_asked_again(
+    serve: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setattr(chat_templates, "PROBE_EVERY_S", 0.01)
+    asked = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        if len(asked) < 3:
+            return web.Response(status=status)
+        return tokenized(await request.json(), tools_first=False)
+
+    known = await asked_for_templates(
+        [EndpointSpec(address=await serve(answer), models=("m",))], start
+    )
+    await until(lambda: "m" in known)
+
+
 async def test_identical_ids_for_every_chat_reveal_nothing(
     serve: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,28 @@ async def test_a_response_that_is_not_a_model_list_is_reported(serve: Any) -> No
     assert found.remarks[0] == "/v1/models: the answer is not a list of models"
 
 
+@pytest.mark.parametrize(
+    ("listed", "several"),
+    [
+        ([{"id": "llama3.2:latest"}, {"id": "nomic-embed-text:latest"}], True),  # from Ollama
+        ([{"id": "a", "root": "/a"}, {"id": "b", "root": "/b"}], True),
+        ([{"id": "a", "root": "/a"}, {"id": "auto", "root": "/a"}], False),  # from vLLM
+        ([{"id": "a", "root": "/a"}, {"id": "sql", "parent": "a"}], False),
+        ([{"id": "a"}], False),
+    ],
+)
+async def test_a_server_with_several_models_is_reported(
+    listed: list[dict[str, str]], several: bool, serve: Any
+) -> None:
+    async def engine(request: web.Request) -> web.Response:
+        if request.path == "/v1/models":
+            return web.json_response({"data": listed})
+        return web.Response(text="vllm:num_requests_waiting 1\n")
+
+    [found] = await look_at([Endpoint(address=await serve(engine), model="m")])
+    assert any("several models" in remark for remark in found.remarks) == several
+
+
 async def test_an_engine_that_serves_only_its_own_name_gets_the_flag_as_a_remark(
     serve: Any,
 ) -> None:
@@ -84,6 +106,13 @@ async def _remarks(serve: Any, *answers: tuple[str, web.Response]) -> tuple[Any,
 
     [found] = await look_at([Endpoint(address=await serve(engine), model="m")])
     return found, " | ".join(found.remarks)
+
+
+async def test_vllms_flag_is_suggested_only_for_vllm(serve: Any) -> None:
+    listed = web.json_response({"data": [{"id": "llama3.2:latest"}]})
+    _, remarks = await _remarks(serve, ("/v1/models", listed))
+    assert "it does not serve `auto`" in remarks
+    assert "vLLM" not in remarks
 
 
 async def test_a_redirect_and_an_engine_that_is_loading_are_reported(serve: Any) -> None:

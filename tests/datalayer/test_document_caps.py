@@ -66,6 +66,16 @@ def test_an_alias_counts_as_the_values_it_refers_to(monkeypatch: pytest.MonkeyPa
         parse_yaml("a: &a [1, *a]")
 
 
+def test_nodes_and_characters_are_capped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document, "MAX_NODES", 10)
+    assert parse_yaml("[1, 2, 3]") == [1, 2, 3]
+    with pytest.raises(yaml.YAMLError, match="more than 10 values"):
+        parse_yaml(f"[{','.join('1' * 10)}]")
+    monkeypatch.setattr(document, "MAX_TEXT_CHARS", 10)
+    with pytest.raises(yaml.YAMLError, match="longer than 10"):
+        parse_yaml("x" * 11)
+
+
 @pytest.mark.parametrize("read", READERS)
 @pytest.mark.parametrize("depth", [100, 320, 400])
 def test_a_nested_value_in_the_wrong_place_is_reported(read, depth: int, tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -112,6 +114,19 @@ def test_files_that_cannot_be_read_are_reported_clearly(tmp_path: Path) -> None:
         load_endpoints(tmp_path / "long")
 
 
+def test_a_pipe_or_an_impossible_name_is_reported_clearly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_PIPE_MS", 1)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SettingError, match="nothing is written to this pipe"):
+        load_endpoints(tmp_path / "pipe")
+    for key, fault in (("pipe", "nothing is written"), (r"\0", "null byte")):
+        text = f'{ONE}    key_file: "{tmp_path}/{key}"\n'
+        with pytest.raises(SettingError, match=fault):
+            load_endpoints(write(tmp_path / "e.yaml", text))
+
+
 @pytest.mark.parametrize(
     ("address", "expected"),
     [
@@ -165,6 +180,37 @@ async def test_a_config_map_mount_that_swaps_its_link_is_detected(
     await until(lambda: len(recorder.addresses) == 1)
     (tmp_path / "..tmp").symlink_to("2")
     (tmp_path / "..tmp").replace(tmp_path / "..data")
+    await until(lambda: len(recorder.addresses) == 2)
+
+
+async def test_an_authority_that_is_written_after_the_list_that_names_it_is_used(
+    tmp_path: Path, recorder: Any, start: Any, until: Any
+) -> None:
+    path, ca = write(tmp_path / "e.yaml", ONE), tmp_path / "ca.pem"
+    file = EndpointsFile(path, recorder)
+    file.load()
+    start(file.run())
+    path.write_text(ONE.replace("10.0.0.7", "https://10.0.0.8") + f"    ca_file: {ca}\n")
+    await until(lambda: recorder.problems)
+    ca.write_text("a certificate")
+    await until(lambda: recorder.addresses == ["10.0.0.8:8000"])
+    assert not recorder.problems
+
+
+async def test_a_change_is_not_lost_if_applying_it_fails_at_first(
+    tmp_path: Path, recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For example, there is no memory for another thread; the task is then restarted."""
+    path = write(tmp_path / "e.yaml", ONE)
+    file = EndpointsFile(path, recorder)
+    file.load()
+    with monkeypatch.context() as without_threads:
+        fault = RuntimeError("can't start new thread")
+        without_threads.setattr(file, "_read", Mock(side_effect=fault))
+        path.write_text(TWO)
+        with pytest.raises(RuntimeError):
+            await asyncio.wait_for(file.run(), 20.0)
+    start(file.run())
     await until(lambda: len(recorder.addresses) == 2)
 
 

@@ -333,6 +333,41 @@ async def test_an_object_of_v1_applies_to_pools_by_list_and_by_selector(
     await until(lambda: sink.priorities[source] == {"listed": 1, "old": 4})
 
 
+async def test_a_removed_api_version_loses_no_objects_of_another_version(
+    cluster: Any, sink: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror_module, "ABSENT_WAIT_S", 0.2)
+    v1, v1alpha2 = "inferenceobjectives.v1.llm-d.ai", "inferenceobjectives.llm-d.ai"
+    cluster.absent = {v1}
+    await cluster.put("inferencepools", pool())
+    for name, priority in (("urgent", 10), ("batch", -1)):
+        await cluster.put(v1alpha2, objective(name, priority, poolRef={"name": "fleet"}))
+    cluster.follow(KubernetesSource(pool="fleet"))
+    source = "kubernetes ml/fleet"
+    seen: list[dict[str, int]] = []
+    take = sink.objectives
+
+    def watched(of: str, of_pool: str, known: dict[str, int]) -> None:
+        seen.append(dict(known))
+        take(of, of_pool, known)
+
+    sink.objectives = watched
+    await until(lambda: sink.priorities.get(source) == {"urgent": 10, "batch": -1})
+    seen.clear()
+    await cluster.put(v1, objective("urgent", 10, poolRefs=[{"name": "fleet"}]))
+    cluster.absent = {v1alpha2}
+    cluster.disconnect()
+    read = f"{source} objectives read"
+    await until(lambda: read in sink.problems)
+    message = "no longer serves inferenceobjectives.v1alpha2.llm-d.ai; gone with it: batch"
+    assert message in sink.problems[read]
+    assert sink.priorities[source] == {"urgent": 10}
+    assert all("urgent" in known for known in seen)
+    cluster.absent = set()
+    await until(lambda: sink.priorities[source] == {"urgent": 10, "batch": -1})
+    assert sink.problems == {}
+
+
 async def test_missing_kinds_are_not_a_problem_unless_needed(
     cluster: Any, sink: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

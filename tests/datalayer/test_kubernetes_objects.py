@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -281,6 +282,28 @@ def test_targets_are_chosen_in_proportion_to_their_weights(
 def test_incomplete_and_contradictory_settings_are_refused(given: Any, fault: str) -> None:
     with pytest.raises(ValidationError, match=fault):
         KubernetesSource.model_validate(given)
+
+
+def test_settings_are_converted_for_the_collector() -> None:
+    source = KubernetesSource.model_validate(
+        {"selector": {"a": "b"}, "ports": [1, 2], "models": ["m"], "api_server": "http://x:1/"}
+    )
+    assert (source.selector, source.ports) == ({"a": "b"}, (1, 2))
+    assert source.access().url == "http://x:1"
+
+
+def test_the_name_of_https_pods_is_certified_without_its_last_dot() -> None:
+    source = KubernetesSource.model_validate(
+        {"selector": {"a": "b"}, "ports": [1], "base_url": "https://engine.example./v1"}
+    )
+    assert source.way().name == "engine.example"
+
+
+def test_an_authority_pasted_in_place_of_its_path_is_an_error_of_each_pod() -> None:
+    rules = RULES.model_copy(update={"base_url": "https://a.example", "ca_file": Path("MIIB" * 99)})
+    found = pod_endpoints(pod("a", "10.0.0.1"), (8000,), rules)
+    assert found is not None
+    assert "File name too long" in found.fault
 
 
 def test_a_model_name_that_no_header_can_carry_is_an_error_of_its_pod() -> None:

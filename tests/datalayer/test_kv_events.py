@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -214,6 +215,14 @@ def test_an_invalid_batch_is_a_value_error(payload: bytes) -> None:
         decoded(payload)
 
 
+@pytest.mark.parametrize("kind", ["BlockStored", "BlockRemoved"])
+def test_an_event_of_too_many_blocks_is_an_error(kind: str) -> None:
+    hashes = list(range(131_072))
+    assert len(decoded(batch([kind, hashes]))) == 1
+    with pytest.raises(ValueError, match="more than 131072 blocks"):
+        decoded(batch([kind, [*hashes, 7]]))
+
+
 @settings(max_examples=examples(200))
 @given(st.one_of(st.binary(max_size=80), st.recursive(
     st.none() | st.integers(0, 9) | st.text(max_size=5) | st.binary(max_size=5),
@@ -313,6 +322,36 @@ async def test_a_gap_or_a_restart_is_reported_before_the_events_that_follow(
     assert kinds(recorder) == ["lost", "removed", *found, "removed", "removed"]
 
 
+async def test_an_unreadable_batch_is_reported_and_the_next_one_is_used(
+    engine: Engine, recorder: Any, start: Any, until: Any
+) -> None:
+    start(KvEvents(lambda: [spec(engine)], recorder).run())
+    await until(engine.subscribed)
+    engine.publish_bytes(b"\xc1garbage")
+    engine.socket.send_multipart([b"one frame"])
+    await until(lambda: len(recorder.kv_events) == 4)
+    assert "can't be read" in recorder.problems["kv-events 127.0.0.1:8000"]
+    engine.publish(REMOVED)
+    await until(lambda: len(recorder.kv_events) == 5)
+    # Number 0 means that the cache began empty, even if its batch can't be read.
+    assert kinds(recorder) == ["lost", "cleared", "lost", "lost", "removed"]
+    assert recorder.problems == {}
+
+
+@pytest.mark.parametrize("number", [b"", b"\0", b"\x01" * 9, b"\x02" * 20])
+async def test_a_batch_number_of_the_wrong_length_is_reported_and_listening_continues(
+    engine: Engine, recorder: Any, start: Any, until: Any, number: bytes
+) -> None:
+    start(KvEvents(lambda: [spec(engine)], recorder).run())
+    await until(engine.subscribed)
+    engine.publish(REMOVED)
+    for longer in (number, number + b"\x03"):
+        engine.socket.send_multipart([b"kv@pod@tiny", longer, batch(REMOVED)])
+    engine.publish(REMOVED)
+    await until(lambda: kinds(recorder).count("removed") == 2)
+    assert kinds(recorder) == ["lost", "cleared", "removed", "lost", "lost", "removed"]
+
+
 async def test_too_many_endpoints_are_a_problem_until_enough_are_removed(
     engine: Engine, recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,6 +376,14 @@ async def test_a_removed_endpoint_is_unsubscribed_and_subscribed_when_it_returns
     await until(engine.subscribed)
     engine.publish(REMOVED)
     await until(lambda: "removed" in kinds(recorder))
+
+
+async def test_an_invalid_label_is_reported(
+    engine: Engine, recorder: Any, start: Any, until: Any
+) -> None:
+    start(KvEvents(lambda: [spec(engine, "ipc:///tmp/x")], recorder).run())
+    await until(lambda: recorder.problems)
+    assert "laar.dev/kv-events says 'ipc:///tmp/x'" in recorder.problems["kv-events 127.0.0.1:8000"]
 
 
 class Replay:
@@ -456,6 +503,29 @@ async def test_batches_after_an_unreadable_one_are_taken_from_a_replay(
         "does not replay missed events: DecodeError"
         in recorder.problems["kv-events-replay 127.0.0.1:8000"]
     )
+
+
+async def test_requests_are_served_while_a_long_batch_is_decoded_and_applied(
+    engine: Engine, recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, served = asyncio.get_running_loop(), threading.Event()
+
+    def slowly(payload: bytes, groups: Groups) -> list[Event]:
+        loop.call_soon_threadsafe(served.set)
+        assert served.wait(5.0), "the event loop is blocked"
+        return decode_batch(payload, groups)
+
+    monkeypatch.setattr(kv_events, "decode_batch", slowly)
+    monkeypatch.setattr(kv_events, "_SLICE_S", 0.0)
+    start(KvEvents(lambda: [spec(engine)], recorder).run())
+    await until(engine.subscribed)
+    engine.publish(*[REMOVED] * 5000)
+    at: set[int] = set()
+    async with asyncio.timeout(20.0):
+        while len(recorder.kv_events) < 5002:
+            at.add(len(recorder.kv_events))
+            await asyncio.sleep(0)
+    assert len(at) > 100
 
 
 async def test_events_arrive_again_after_a_connection_died(
@@ -589,3 +659,14 @@ async def test_a_replay_that_stops_midway_means_lost_events(
     expected = ["lost", "cleared", *["removed"] * 3, "lost", "removed"]
     await until(lambda: heard(replay, recorder) == expected)
     assert recorder.past_problems == []
+
+
+async def test_an_invalid_replay_label_is_reported_by_its_name(
+    engine: Engine, recorder: Any, start: Any, until: Any
+) -> None:
+    labeled = spec(engine)
+    labeled = dataclasses.replace(labeled, labels={**labeled.labels, REPLAY_LABEL: "tcp://*:1"})
+    start(KvEvents(lambda: [labeled], recorder).run())
+    await until(lambda: recorder.problems)
+    problem = recorder.problems["kv-events 127.0.0.1:8000"]
+    assert "the label laar.dev/kv-events-replay says 'tcp://*:1'" in problem

@@ -21,6 +21,7 @@ from laar.datalayer.discovery import look_at
 from laar.datalayer.endpoints_file import Endpoint
 from laar.datalayer.scrape import Scraper
 from laar.datalayer.visits import Visits
+from laar.telemetry.problems import Problems
 
 QUIET = SimpleNamespace(problem=lambda *_: None)
 PAGE = b"vllm:num_requests_waiting 2.0\nvllm:prompt_tokens_total 9\n"
@@ -187,6 +188,21 @@ async def test_only_a_connection_refused_by_the_engine_itself_makes_it_unreachab
     assert found == {("127.0.0.1:1", math.inf)}
 
 
+async def test_a_page_removed_from_the_settings_is_not_reported_as_recovered(
+    recorder: Any, start: Any, until: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="laar")
+    problems = Problems()
+    recorder.problem = problems.report
+    specs = [spec("127.0.0.1:1")]
+    start(scraper(recorder, specs).run())
+    await until(lambda: problems)
+    specs[:] = [spec("127.0.0.1:1", metrics_url="")]
+    await until(lambda: not problems)
+    assert "scrape 127.0.0.1:1: no longer watched" in caplog.text
+    assert "works again" not in caplog.text
+
+
 class Busy:
     """Visits that last until the test releases them."""
 
@@ -232,6 +248,19 @@ async def test_visits_are_capped_and_not_doubled_and_reach_all_endpoints(
     busy.go_on.set()
     await until(lambda: len(set(busy.started)) == 100)
     assert busy.most <= 64
+
+
+async def test_the_visit_to_a_removed_endpoint_is_cancelled(start: Any, until: Any) -> None:
+    busy = Busy()
+    specs = [spec("a:1"), spec("b:1")]
+    visiting = Visiting(busy.visit, specs)
+    start(visiting.run())
+    await until(lambda: busy.now == 2)
+    specs.pop()
+    await until(lambda: busy.now == 1)
+    assert visiting.kept.keys() == {"a:1"}
+    specs.append(spec("b:1"))
+    await until(lambda: busy.now == 2)
 
 
 async def test_an_unexpected_error_fails_only_its_own_visit(

@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 import re
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from math import isnan
 
 import pytest
@@ -15,15 +15,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from laar.cli import app
-from laar.cli.explain import explain_live, explain_offline, read_headers, show_explanation
+from laar.cli.explain import explain_live, explain_offline, show_explanation
 from laar.cli.terminal import MIN_TABLE_WIDTH, admin_url
 from laar.core.endpoints import Reading
-from laar.datalayer.asking import new_session
 from laar.doctor import Doctor, Finding, Level, show_findings
 from laar.doctor.envoy import override_of
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
-from laar.errors import LaarError, SettingError
+from laar.errors import LaarError
 from laar.server.runner import Runner
 from laar.settings import load
 from laar.settings.listening import dialled
@@ -102,28 +101,6 @@ async def test_a_healthy_endpoint_is_ok_and_a_faulty_one_gets_a_fix(tmp_path):
     assert "ca_file" in by_address[gone].remedy
 
 
-async def test_hanging_endpoints_do_not_use_up_a_good_ones_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(new_session, "__defaults__", (0.5,))
-    good, *hanging = (f"127.0.0.{number}" for number in range(1, 20))
-
-    async def answer(request):
-        if request.method == "GET":
-            return web.json_response({"data": [{"id": "m"}]})
-        if request.host.startswith(f"{good}:"):
-            choice = {"message": {"content": "1"}, "finish_reason": "stop"}
-            return web.json_response({"model": "m", "choices": [choice]})
-        return await asyncio.Event().wait()
-
-    application = web.Application()
-    application.router.add_route("*", "/{path:.*}", answer)
-    async with TestServer(application, host="0.0.0.0", shutdown_timeout=0.1) as server:
-        addresses = [f"{host}:{server.port}" for host in (*hanging, good)]
-        listed = [(address, "m", {"metrics_url": ""}) for address in addresses]
-        _, found = await examine(settings(tmp_path, *listed))
-    faulty = {f.where.removeprefix("endpoint ") for f in found if f.level is Level.ERROR}
-    assert faulty == {*addresses[:-1]}
-
-
 async def test_a_sleeping_engine_is_not_an_error_and_gets_no_request(tmp_path):
     states = {"awake": 0, "weights_offloaded": 1, "discard_all": 0}
     page = PAGE + "".join(
@@ -174,27 +151,6 @@ async def test_pages_of_an_unknown_form_are_a_finding(tmp_path, routes, what):
     assert all(what in finding.what and len(finding.what) < 300 for finding in found.values())
 
 
-async def test_an_endless_page_is_cut_off(tmp_path):
-    sent_bytes = 0
-
-    async def endless(request):
-        nonlocal sent_bytes
-        answer = web.StreamResponse()
-        await answer.prepare(request)
-        with suppress(ConnectionError):
-            while True:
-                await answer.write(b" " * (1 << 20))
-                sent_bytes += 1 << 20
-        return answer
-
-    application = web.Application()
-    application.router.add_get("/v1/models", endless)
-    async with TestServer(application) as server:
-        address = f"{server.host}:{server.port}"
-        await examine(settings(tmp_path, (address, "m", {"metrics_url": ""})))
-    assert sent_bytes < 64 << 20
-
-
 FLEET = {
     "about": {"version": "0.0.1", "policy": "laar", "enforced": 0.25},
     "fleet": [
@@ -228,20 +184,6 @@ async def test_problems_that_the_picker_reports_become_findings(tmp_path):
     assert any(text.startswith("warning: enforces 25%") for text in texts)
     assert any("2 of 4 requests were code tasks in ja up to 8192 tokens" in text for text in texts)
     assert any("1 of 4 decisions are degraded" in text for text in texts)
-    assert all(finding.remedy for finding in found if finding.level is not Level.OK)
-
-
-async def test_a_slow_endpoint_is_named_and_waiting_turns_are_reported(tmp_path):
-    rows = [{"endpoint": f"10.0.0.{n}:1", "health": h} for n, h in enumerate(["ok", "slow"])]
-    about = {**FLEET["about"], "waiting_turns": 3}
-    fleet = {"about": about, "fleet": rows, "problems": {}}
-    given = settings(tmp_path, ("10.0.0.1:1", "m", {})).model_copy(update={"endpoints": ()})
-    routes = {"/readyz": "ready", "/fleet": fleet, "/decisions": {"decisions": [decision(9)]}}
-    async with serving(routes) as address:
-        _, found = await examine(given, picker=f"http://{address}")
-    texts = [f"{finding.level}: {finding.what}" for finding in found]
-    assert "warning: 10.0.0.1:1: slower than others with its model" in texts
-    assert "warning: 3 turns wait for room in a cache: all caches are full" in texts
     assert all(finding.remedy for finding in found if finding.level is not Level.OK)
 
 
@@ -394,28 +336,6 @@ def test_the_pickers_admin_port_comes_from_the_settings(tmp_path, admin, url):
 
 
 @pytest.mark.envoy
-async def test_a_real_envoy_is_examined_over_its_admin_port(tmp_path, envoy_binary):
-    eds = tmp_path / "endpoints.json"
-    eds.write_text('{"resources": []}')
-    admin = free_port()
-    options = BootstrapOptions(
-        listen_port=0, ready_port=0, admin_port=admin, eds_path=str(eds), max_body_bytes=5000
-    )
-    given = settings(tmp_path, ("10.0.0.1:1", "m", {})).model_copy(update={"endpoints": ()})
-    (tmp_path / "envoy").mkdir()
-    async with EnvoyProcess(rendered("standalone", options), tmp_path / "envoy"):
-        doctor = Doctor(given, envoy=f"http://127.0.0.1:{admin}", picker=None)
-        found = await doctor.examine()
-    buffer, *errors = [finding for finding in found if finding.level is Level.ERROR]
-    assert buffer.remedy == f"set request_body_buffer_limit: {32 << 20}"
-    assert {finding.what.partition(",")[0].partition(":")[0] for finding in errors} == {
-        f"no picker answers at {options.picker.partition(':')[0]}",
-        "has no endpoint",
-    }
-    assert any(re.search(r"version 1\.\d+", finding.what) for finding in found)
-
-
-@pytest.mark.envoy
 async def test_an_envoy_with_a_picker_and_endpoints_has_no_findings_about_hosts(
     tmp_path, envoy_binary
 ):
@@ -513,11 +433,6 @@ async def test_explain_reports_that_a_port_is_not_the_admin_port(answer):
     assert str(caught.value) == f"http://127.0.0.1:{port}/explain: {remedy}"
 
 
-async def test_explain_reports_that_a_host_name_cannot_exist():
-    with pytest.raises(LaarError, match="not the admin port of a picker"):
-        await explain_live("http://a..b:9090", b"{}", {}, None)
-
-
 def printed(shown):
     console = Console(width=MIN_TABLE_WIDTH, record=True, file=io.StringIO())
     show_explanation(console, shown)
@@ -532,24 +447,6 @@ def test_explain_reports_that_a_prompt_is_longer_than_every_window(tmp_path):
         text = printed(explain_offline(given, body, {}))
         assert ("longer than the context window of every candidate" in text) == too_long
         assert "there is room for its context" not in text
-
-
-def test_explain_mentions_places_only_if_a_session_has_or_needs_one(tmp_path):
-    shown = explain_offline(settings(tmp_path, ("10.0.0.1:1", "m", {})), CHAT.encode(), {})
-    assert "with a place" not in printed(shown)
-    shown["sessions"]["inside"] = [{"session": "one"}]
-    assert (
-        "there is room for its context; sessions with a place: 1, turns waiting for one: 0"
-        in printed(shown)
-    )
-    shown["sessions"] |= {"inside": [], "price_s": 0.5}
-    assert "room for its context costs others 0.5 s" in printed(shown)
-
-
-def test_explain_takes_an_endpoint_from_the_settings_if_the_file_lists_it_too(tmp_path):
-    (tmp_path / "fleet.yaml").write_text("endpoints: [{address: '10.0.0.1:1', model: other}]\n")
-    given = settings(tmp_path, ("10.0.0.1:1", "small", {}), endpoints_file="fleet.yaml")
-    assert explain_offline(given, CHAT.encode(), {})["model"] == "small"
 
 
 def test_piped_output_of_explain_has_every_column_in_full(tmp_path):
@@ -587,22 +484,6 @@ def test_commands_exit_with_their_documented_status(tmp_path):
     assert ill.exit_code == 1
     assert {finding["level"] for finding in json.loads(ill.stdout)} == {"error"}
     assert json.loads(run(app, ["check", "--schema"]).stdout)["title"] == "Settings"
-
-
-@pytest.mark.parametrize("line", ["nonsense", ": value", "two words: x", "x-ümlaut: x", "a: b\r"])
-def test_a_header_without_a_valid_name_or_on_two_lines_is_reported(line):
-    assert read_headers(["X-Laar-Task: code", "a:b:c"]) == {"x-laar-task": "code", "a": "b:c"}
-    with pytest.raises(SettingError, match=r"--header .*: write it as 'name: value'"):
-        read_headers([line])
-
-
-@pytest.mark.parametrize("value", ["a\nb", "a\r\nx-laar-policy: random", "a\0", "\udcff"])
-def test_a_header_that_cannot_be_sent_is_reported(value, tmp_path):
-    (tmp_path / "request.json").write_text(CHAT)
-    picker = ["--url", "http://127.0.0.1:1", "--header", f"x-laar-task: {value}"]
-    failed = CliRunner().invoke(app, ["explain", str(tmp_path / "request.json"), *picker])
-    assert failed.exit_code == 2
-    assert failed.stderr.startswith("laar: --header")
 
 
 @asynccontextmanager
@@ -671,18 +552,6 @@ async def test_an_endpoint_that_lists_no_models_is_not_said_to_serve_its_model(t
     assert not any("serves m" in finding.what for finding in found)
 
 
-async def test_endpoints_that_are_not_checked_are_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr("laar.doctor.doctor._MAX_ENDPOINTS", 1)
-    async with serving(endpoint("m")) as a, serving(endpoint("m")) as b:
-        cluster = {"pool": "fleet", "api_server": "http://127.0.0.1:1"}
-        given = settings(tmp_path, (a, "m", {}), (b, "m", {}), kubernetes=[cluster])
-        _, found = await examine(given)
-    assert not any(b in finding.where for finding in found)
-    whats = [finding.what for finding in found if finding.where == "endpoints"]
-    assert whats[0] == "only the first 1 of 2 are checked"
-    assert "endpoints of `kubernetes` are not checked" in whats[1]
-
-
 async def test_a_key_required_by_all_endpoints_is_not_an_error(tmp_path):
     async with answering(401, b"no") as a, answering(401, b"no") as b:
         loaded = settings(tmp_path, (a, "m", {}), (b, "m", {}))
@@ -712,21 +581,6 @@ async def test_a_model_that_answers_only_refusals_is_not_reported_as_ok(
     assert "key" not in summary.remedy
     [refusal] = [finding for finding in found if words in finding.what]
     assert remedy in refusal.remedy
-
-
-async def test_a_long_model_list_is_truncated_and_other_engines_may_accept_more(tmp_path):
-    hosted = endpoint(*(f"model-{n}" for n in range(400)))
-    async with serving(hosted) as address:
-        _, found = await examine(settings(tmp_path, (address, "mine", {"metrics_url": ""})))
-    [named] = [finding for finding in found if "does not list mine" in finding.what]
-    assert named.level is Level.WARNING
-    assert named.what.endswith("model-4, ...")
-
-
-async def test_a_model_at_the_end_of_a_long_list_is_found(tmp_path):
-    async with serving(endpoint(*(f"model-{n}" for n in range(400)))) as address:
-        _, found = await examine(settings(tmp_path, (address, "model-399", {"metrics_url": ""})))
-    assert not [finding for finding in found if "does not list" in finding.what]
 
 
 async def test_a_page_is_read_as_the_picker_reads_it(tmp_path):

@@ -137,15 +137,6 @@ def test_an_envoy_that_should_fail_closed_needs_no_fix(shape):
     assert finding.level is Level.OK
 
 
-def test_an_error_in_many_routes_is_reported_once():
-    broken = rendered("sidecar", BootstrapOptions())
-    (host,) = manager(broken)["route_config"]["virtual_hosts"]
-    for each in host["routes"]:
-        each.get("route", {}).pop("retry_policy", None)
-    (finding,) = envoy_findings(broken, NEEDS)
-    assert finding.remedy.startswith("set retry_policy: ")
-
-
 def test_the_clusters_of_a_weighted_route_are_checked():
     broken = rendered("sidecar", BootstrapOptions())
     (host,) = manager(broken)["route_config"]["virtual_hosts"]

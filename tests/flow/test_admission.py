@@ -21,7 +21,6 @@ from support.directors import director_of
 from support.exploring import examples
 
 GONE = Completion(status=None, cause="disconnect", latency_s=0.0)
-SPEED = 1e-4  # seconds per token without measurements
 
 
 def fleet(names=("a", "b")):
@@ -249,15 +248,6 @@ def test_a_continuation_waiting_for_a_full_endpoint_delays_no_other_request():
     assert sent(gate.dispatch(0.3)) == ["2"]
 
 
-def test_a_continuation_of_an_answer_at_a_removed_endpoint_is_refused_immediately():
-    director = fleet()
-    director.stored.note("resp_1", "a", "")
-    director.table.replace("t", [EndpointSpec(address="b", models=("m",))])
-    with pytest.raises(RequestError) as refused:
-        admission(director).ask(request(1, response_id="resp_1"), 0.0)
-    assert refused.value.status == 503
-
-
 @pytest.mark.parametrize("shorts", [0, 1])
 def test_no_second_long_prompt_joins_one_while_short_ones_wait(shorts):
     director = fleet(("a",))
@@ -283,11 +273,6 @@ def test_the_work_of_a_waiting_prompt_grows_faster_than_its_length():
         gate.ask(request(number, tokens, ttft_objective_s=3600.0), 0.0)
     short, long = (item.work_s for item in gate.queue.items())
     assert long > 12.0 * short  # attention: ten times as long, and more
-
-
-def test_a_prompt_larger_than_the_cap_still_goes_to_an_idle_endpoint():
-    gate = admission(fleet(), max_prefill_s=0.5)
-    assert isinstance(gate.ask(request(1, 1_000_000), 0.0), Decision)
 
 
 def test_only_fresh_readings_can_fill_an_endpoint():
@@ -466,13 +451,6 @@ def test_long_prompts_with_slack_leave_half_of_the_endpoints_to_short_ones():
     outcomes = gate.dispatch(0.0)
     assert sent(outcomes) == ["5", "6"]
     assert {o.verdict.address for o in outcomes}.isdisjoint(d.address for d in gone)
-
-
-def test_a_single_endpoint_accepts_long_and_short_prompts():
-    director = fleet(("a",))
-    gate = admission(director, max_requests=9, max_prefill_s=10.0)
-    for number, tokens in enumerate((100, 20_000, 100)):
-        assert isinstance(gate.ask(request(number, tokens), 0.0), Decision)
 
 
 @pytest.mark.long

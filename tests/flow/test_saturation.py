@@ -91,11 +91,6 @@ def test_without_new_readings_a_full_fleet_has_room_again_once_requests_end():
     assert all(drained.has_room())
 
 
-def test_an_endpoint_without_readings_is_not_full():
-    some = Fleet(kv_usage=[NAN, NAN], reported_requests=[NAN, 10.0])
-    assert some.has_room() == [True, False]
-
-
 def test_seconds_of_unseen_prefills_pass_and_are_at_most_those_of_requests_in_flight():
     some = Fleet(unseen_s=[3.0, 3.0, 1.0], free_in_s=[2.5, 1.5, 600.0])
     assert some.has_room() == [False, True, True]

@@ -22,7 +22,6 @@ from support.directors import director_of
 
 DONE = Completion(status=200, cause="complete", latency_s=1.0)
 CACHE_TOKENS = 6_500
-SPEED = 1e-4
 """Seconds per token without measurements: 6,000 tokens take 0.6 s, and a place costs 1.2 s."""
 
 
@@ -262,14 +261,6 @@ def test_a_turn_that_needs_little_room_is_not_held_for_a_large_context():
     assert isinstance(picker.ask(1.0, session="two", tokens=800), Decision)
 
 
-def test_the_places_at_an_endpoint_end_when_it_is_removed():
-    picker = Picker("a")
-    picker.end(picker.ask(0.0, session="one"), 1.0)
-    picker.director.table.replace("t", [EndpointSpec(address="b", models=("m",))])
-    assert isinstance(picker.ask(1.0, session="two"), Decision)
-    assert len(picker.flow.sessions) == 0  # as the size of b's cache is not known yet
-
-
 @pytest.mark.parametrize("asked_at", [1.0, 1.2, 1.5, 2.0, 2.4])
 def test_an_explanation_shows_how_long_a_session_would_wait(asked_at):
     picker = Picker()
@@ -433,16 +424,6 @@ def test_a_return_is_remembered_until_too_many_others_have_returned(monkeypatch)
     sure_s = wait_s(100.0)
     others_return(1_000, 200.0)
     assert 0.0 < wait_s(300.0) < sure_s
-
-
-@pytest.mark.long
-def test_any_number_of_names_that_never_return_is_accepted():
-    picker = Picker(by_load=False)
-    sessions, now = picker.flow.sessions, 0.0
-    for number in range(20_000):
-        now += 2.0
-        sessions.end(sessions.begin(f"once {number}", None, 0, 6_000.0, 0.0, 1.2, now), now + 0.5)
-    assert isinstance(picker.ask(now + 1.0, session="next"), Decision)
 
 
 def test_the_waits_of_a_client_that_gives_up_and_retries_add_up():
@@ -727,13 +708,6 @@ def test_requests_that_wait_for_load_expire_although_one_arrived_as_another_ende
     assert picker.flow.queue.sheds["rejected-ttl-expired"] == 5
 
 
-def test_turns_in_parallel_do_not_bypass_the_load_limits():
-    picker = Picker(cache_tokens=10**6)
-    picker.flow.use(FlowSettings(max_requests=4))
-    answers = [picker.ask(0.0, session="everybody", tokens=100) for _ in range(20)]
-    assert sum(isinstance(answer, Decision) for answer in answers) == 4
-
-
 def test_a_turn_in_parallel_does_not_wait_for_those_that_need_a_place():
     picker = Picker()
     picker.ask(0.0, session="one")
@@ -762,16 +736,6 @@ def test_requests_that_need_no_place_do_not_wait_for_those_that_need_one(tenant)
     assert not any(isinstance(each, Decision) for each in later)  # the engine has enough requests
     picker.end(first, 9.1)
     assert len(picker.dispatch(9.1)) == 1
-
-
-def test_a_turn_in_parallel_that_waits_for_load_does_not_wait_for_a_place():
-    picker = Picker()
-    picker.flow.use(FlowSettings(max_requests=1, min_hold_s=1.0))
-    picker.ask(0.0, session="one")
-    picker.ask(0.1, session="two")  # waits for a place
-    picker.ask(0.2, session="one", tokens=100)
-    assert picker.flow.session_counts()["waiting"] == 1
-    assert {error.status for error in picker.dispatch(10.0)} == {503}
 
 
 def test_a_turn_that_cannot_be_admitted_is_counted_as_refused():

@@ -113,18 +113,6 @@ def test_poison_requests_cost_one_attempt_each_and_exclude_no_endpoint(probes, s
     )
 
 
-def test_failed_requests_that_never_return_stop_costing_the_others_time():
-    fleet = Fleet()
-    for n in range(20):
-        fleet.ask(session="good")
-        fleet.ask(poison=n < 3, session=f"{n}")
-    assert fleet.health.culprits  # the traits of all requests are compared with these
-    fleet.now += 300.0
-    for _ in range(20):
-        fleet.ask(session="good")
-    assert not fleet.health.culprits
-
-
 @pytest.mark.long
 def test_poison_among_similar_requests_costs_one_attempt_and_few_answers():
     fleet, attempts, lost = Fleet(), [], 0
@@ -176,15 +164,6 @@ def test_if_the_whole_fleet_fails_no_request_is_at_fault(probes):
     fleet.dead.clear()
     for n in range(50):
         assert fleet.ask(tenant=f"t{n % 5}")[0] == 200
-
-
-def test_a_tenant_with_some_poison_keeps_its_fallbacks():
-    fleet = Fleet()
-    for n in range(300):
-        fleet.ask(poison=n % 10 == 0, tenant="mixed")
-    fleet.dead.add(ADDRESSES[0])
-    assert [fleet.ask(tenant="mixed")[0] for _ in range(100)] == [200] * 100
-    assert sum(e.breaker.openings for s, e in fleet.health.records.endpoints.items() if s) == 0
 
 
 def test_a_tenant_that_has_fixed_its_requests_has_fallbacks_again():
@@ -281,15 +260,6 @@ def test_refusals_counted_by_a_metrics_page_are_not_failures(page_first):
     (more,) = sent(health, 3.0, 1)
     health.passed_over(0, 3.0, more)
     assert health.answers(0, 3.0) < 1.0  # the fourteen refusals on the page have all been counted
-
-
-def test_a_refusal_of_another_pickers_request_does_not_explain_an_old_failure():
-    health = known()
-    _, failed = sent(health, 1.0, 2)
-    health.passed_over(0, 1.1, failed)
-    sent(health, 600.0, 100)  # many more than before that failure
-    health.read(0, math.nan, 1.0, 601.0)
-    assert not full(health, 601.0)
 
 
 @pytest.mark.parametrize("retry_after_s", [1e9, -5.0, 0.0, None])

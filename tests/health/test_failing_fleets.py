@@ -62,14 +62,6 @@ def test_one_failing_endpoint_of_five_costs_almost_nothing(behavior, at_most, se
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_an_endpoint_that_rejects_a_probe_waits_for_that_of_a_slower_sibling(seed):
-    """Its own refusals are the fastest answers, so it would attract most requests meanwhile."""
-    behave = {0: refuses(422, since=5.0)}
-    seen = VirtualFleet(behave=behave, seed=seed, probes=True, service_s=1.0).run(500)
-    assert len(seen.failed) <= 10
-
-
-@pytest.mark.parametrize("seed", SEEDS)
 def test_no_answer_is_lost_to_errors_inside_answers_once_they_are_known(seed):
     """Envoy does not retry these answers, so neither the price nor trials may lose requests."""
     fleet = VirtualFleet(behave={0: error_event(since=5.0)}, seed=seed, probes=True, clients=8)
@@ -135,13 +127,6 @@ def test_a_500_for_lack_of_memory_excludes_no_endpoint():
     assert seen.reasons == {"laar": REQUESTS}
 
 
-def test_an_endpoint_with_less_memory_stays_in_use():
-    fleet = VirtualFleet(behave={0: no_room(1500)}, probes=True)
-    seen = fleet.run(REQUESTS)
-    assert fleet.health.records.endpoints[0].breaker.openings == 0
-    assert seen.asked[0] > 0.1 * REQUESTS
-
-
 def test_a_healed_endpoint_regains_its_share_within_a_minute():
     fleet = VirtualFleet(behave={0: refuses(503, since=2.0, until=60.0)}, probes=True, clients=6)
     fleet.call(120.0, fleet.seen.asked.clear)
@@ -171,23 +156,10 @@ def test_if_all_endpoints_fail_all_are_tried():
     assert seen.statuses == {503: 500}
 
 
-def test_if_four_of_five_endpoints_refuse_the_fifth_does_the_work():
-    """A refusing endpoint is idle, so it would be chosen at any price if it stayed a candidate."""
-    fleet = VirtualFleet(behave={n: refuses(503) for n in range(4)}, probes=True)
-    seen = fleet.run(500)
-    assert len(seen.failed) <= 25
-
-
 def test_full_endpoints_still_get_requests_if_all_are_full():
     fleet = VirtualFleet(behave={n: refuses(429, retry_after_s=5.0) for n in range(5)}, think_s=0.1)
     seen = fleet.run(500)
     assert seen.statuses == {429: 500}
-    assert all(fleet.health.records.endpoints[slot].breaker.openings == 0 for slot in range(5))
-
-
-def test_denials_from_all_endpoints_are_the_fault_of_clients():
-    fleet = VirtualFleet(behave={n: refuses(401) for n in range(5)}, think_s=0.1, probes=True)
-    fleet.run(500)
     assert all(fleet.health.records.endpoints[slot].breaker.openings == 0 for slot in range(5))
 
 
@@ -255,62 +227,6 @@ def test_one_client_with_a_wrong_key_does_not_exclude_endpoint_after_endpoint(is
     fleet.run(1200)
     openings = [fleet.health.records.endpoints[slot].breaker.openings for slot in range(5)]
     assert sum(openings) <= at_most
-
-
-@pytest.mark.parametrize(
-    ("bad", "same"),
-    [(1, False), (4, True), pytest.param(12, False, marks=pytest.mark.slow), (12, True)],
-)
-def test_clients_who_send_only_bad_requests_exclude_no_endpoint(bad, same):
-    """They cost other clients only a little time, whether in parallel or not."""
-
-    def rejects(_fleet, job, _now, ordinary):
-        is_bad = 0 <= job.client < bad and job.number >= 0
-        return Answer(status=400, head_s=0.001, seconds=0.002) if is_bad else ordinary
-
-    def run(behave):
-        fleet = VirtualFleet(
-            behave=behave, clients=24, probes=True, prefixes=True, think_s=0.1, seed=3
-        )
-        fleet.text = lambda job: "the same " * 50 if same and job.client < bad else None
-        fleet.run(10**6, until=30.0)
-        return fleet
-
-    fleet = run(dict.fromkeys(range(5), rejects))
-    assert fleet.seen.failed
-    assert all(fleet.health.records.endpoints[slot].breaker.openings == 0 for slot in range(5))
-    assert all(fleet.health.records.endpoints[slot].failures == {} for slot in range(5))
-    assert fleet.seen.p95() <= 1.1 * run({}).seen.p95()
-    assert fleet.probes <= 30 * 5 * 2
-
-
-def test_a_probe_that_is_rejected_everywhere_proves_nothing():
-    """A base model without a chat template rejects all chats, for example, and so every probe."""
-
-    def rejects(_fleet, job, _now, ordinary):
-        is_chat = job.number < 0 or job.client == 0
-        return Answer(status=400, head_s=0.001, seconds=0.002) if is_chat else ordinary
-
-    fleet = VirtualFleet(
-        behave=dict.fromkeys(range(5), rejects), clients=8, probes=True, think_s=0.1
-    )
-    fleet.run(REQUESTS)
-    assert all(fleet.health.records.endpoints[slot].breaker.openings == 0 for slot in range(5))
-
-
-def test_a_replica_that_rejected_everything_returns_soon_after_it_is_fixed():
-    fleet = VirtualFleet(behave={0: refuses(400, since=5.0, until=20.0)}, probes=True, clients=8)
-    fleet.run(10**6, until=80.0)
-    assert max(fleet.seen.failed) < 21.0
-    assert len(fleet.seen.failed) <= 20
-    assert fleet.health.records.endpoints[0].breaker.state == "closed"
-
-
-def test_without_probes_client_errors_have_no_effect():
-    for status in (400, 409, 413, 415, 422, 501):
-        fleet = VirtualFleet(behave={0: refuses(status)}, think_s=0.1)
-        fleet.run(300)
-        assert fleet.health.records.endpoints[0].failures == {}
 
 
 def test_a_new_endpoint_starts_slowly_and_is_not_starved():

@@ -72,14 +72,6 @@ async def test_one_outcome_is_written_for_each_model_and_question(
     assert all(h["authorization"] == "Bearer k" for h in fleet.headers)
 
 
-async def test_a_password_in_the_address_is_not_recorded(serve: Any, tmp_path: Path) -> None:
-    fleet = await serve(echo)
-    target = Target(base_url=fleet.url.replace("://", "://user:secret@"), model="good")
-    await measure([target], [question(1)], tmp_path / "o.jsonl")
-    (row,) = outcomes_of(tmp_path / "o.jsonl")
-    assert (row.correct, row.endpoint) == (True, fleet.url)
-
-
 async def test_an_outcome_has_the_class_of_the_last_user_text(serve: Any, tmp_path: Path) -> None:
     """The text may follow a document, or precede the beginning of an answer."""
     parts = [{"type": "text", "text": text} for text in ("Некий документ.", "Translate it.")]
@@ -212,14 +204,6 @@ async def test_an_endpoint_that_refuses_is_asked_again_immediately(
     assert (summary.asked, summary.failed, len(fleet.bodies)) == (1, 0, 3)
 
 
-async def test_two_targets_of_a_model_share_its_questions(serve: Any, tmp_path: Path) -> None:
-    fleets = [await serve(echo), await serve(echo)]
-    targets = [Target(base_url=fleet.url, model="good") for fleet in fleets]
-    summary = await measure(targets, [question(n) for n in range(8)], tmp_path / "o.jsonl")
-    assert summary.asked == 8
-    assert sum(len(fleet.bodies) for fleet in fleets) == 8
-
-
 async def test_invalid_arguments_are_reported(serve: Any, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="same id 'q1'"):
         await measure([], [question(1), question(1)], tmp_path / "o.jsonl")
@@ -273,22 +257,6 @@ async def test_an_engine_gets_one_question_at_a_time_and_none_that_are_too_long(
     assert most == 1
     assert (longest, summary.asked, summary.too_long, summary.failed) == (1900, 6, 6, 0)
     assert {each.base for each in outcomes_of(out) if each.model != "m"} == {"m"}
-
-
-async def test_a_model_list_in_several_chunks_is_read_completely() -> None:
-    async def listed(request: web.Request) -> web.StreamResponse:
-        answer = web.StreamResponse()
-        await answer.prepare(request)
-        await answer.write(b'{"data": [{"id": "base"}, ')
-        await asyncio.sleep(0.05)
-        await answer.write(b'{"id": "adapter"}]}')
-        return answer
-
-    app = web.Application()
-    app.router.add_get("/v1/models", listed)
-    async with TestServer(app) as server:
-        found = await discover([str(server.make_url("/"))])
-    assert [target.model for target in found] == ["base", "adapter"]
 
 
 async def test_models_with_unusable_names_are_not_asked(serve: Any, tmp_path: Path) -> None:

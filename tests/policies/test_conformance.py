@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
-import re
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +22,6 @@ from laar.core.policy import Policy
 from laar.policies import POLICY_NAMES, build_policies
 from laar.policies.own import OWN
 from laar.policies.registry import Kind
-from laar.testing import make_view
 from support.conformance import check_all
 
 BY_CHANCE_OR_IN_TURN = {
@@ -63,14 +60,6 @@ def test_every_part_in_the_package_has_a_name() -> None:
             is_part = any(vars(part).get(method) for method in ("score", "keep", "order"))
             if is_part and part.__module__ == module.name:
                 assert part in named | made, f"{name} is missing in policies/own.py"
-
-
-def test_the_guide_names_every_filter_scorer_and_picker() -> None:
-    guide = (Path(__file__).parents[2] / "docs/guides/write-a-scorer.md").read_text()
-    rows = {name for row in re.findall(r"^\| (`.*?) \|", guide, re.MULTILINE)
-            for name in re.findall(r"`([\w-]+)`", row)}  # fmt: skip
-    for kind in (Kind.FILTER, Kind.SCORER, Kind.PICKER):
-        assert set(OWN[kind]) <= rows
 
 
 class Scores:
@@ -134,12 +123,3 @@ def test_the_checks_detect_an_invalid_filter_and_picker() -> None:
     policy = Policy(name="x", scorers=[(Scores(by_place), 1.0)], picker=First())
     with pytest.raises(AssertionError, match="not each exactly once"):
         check_all(lambda: policy)
-
-
-def test_a_view_has_the_requested_values() -> None:
-    view = make_view(3, waiting=[1, 2, 3], in_flight=2, models=("a", "b"), labels=[{"x": "y"}])
-    assert view.table.waiting[view.slots].tolist() == [1, 2, 3]
-    assert view.in_flight.tolist() == [2, 2, 2]
-    assert [view.table.spec(slot).models for slot in view.slots] == [("a",), ("b",), ("a",)]
-    assert view.table.spec(0).labels == {"x": "y"}
-    assert np.isnan(make_view(2, waiting=None).table.waiting[:2]).all()

@@ -51,8 +51,3 @@ def test_writing_to_an_array_of_the_view_raises_an_error(name):
         with pytest.raises(ValueError, match="read-only"):
             part(view)
         assert (getattr(view, name) == before).all()
-
-
-def test_a_slice_of_a_view_has_a_slice_of_each_array():
-    some = full_view().at(np.array([2, 0]))
-    assert {len(getattr(some, name)) for name in _ARRAYS} == {2}

@@ -307,13 +307,6 @@ def test_two_reported_misses_forget_older_prompts_and_keep_the_computed_prompts(
     assert index.forgotten_blocks["disproved"] == len(old)
 
 
-def test_one_reported_miss_keeps_what_other_prompts_have_proven() -> None:
-    index, chains = settled(6)
-    for _ in range(3):  # the same prompt again is no new information
-        index.settle(index.insert(0, chains[-1]), cached_fraction=0.0)
-    assert [held(index, chain) for chain in chains] == [[len(chain)] for chain in chains]
-
-
 def test_a_hit_on_an_older_prompt_invalidates_a_miss() -> None:
     index, chains = settled(6)
     index.settle(index.insert(0, chains[4]), cached_fraction=0.0)
@@ -360,14 +353,6 @@ def test_a_receipt_has_no_effect_once_its_slot_was_dropped() -> None:
     index.retract(again)
 
 
-def test_an_engine_without_a_prefix_cache_is_believed_to_hold_nothing() -> None:
-    index, chain = PrefixIndex(1), HASHER.chain([text(1, 5000)])
-    index.set_capacity(0, 0)
-    receipt = index.insert(0, chain)
-    index.settle(receipt, 0.0)
-    assert held(index, chain) == [0]
-
-
 def test_the_end_of_the_oldest_prompt_is_evicted_first() -> None:
     index = PrefixIndex(1)
     first, second = HASHER.chain([text(1, 4096)]), HASHER.chain([text(2, 4096)])
@@ -398,24 +383,6 @@ def test_every_slot_is_matched_in_one_walk(slots: int) -> None:
     matched = held(index, HASHER.chain([prompt]))
     # The random ends may match the prompt for a few characters, but hardly for a block.
     assert matched == expected
-
-
-def test_slots_can_be_added_and_old_ones_are_kept() -> None:
-    index, chain = PrefixIndex(1), HASHER.chain([text(1, 5000)])
-    index.insert(0, chain)
-    index.resize(3)
-    index.insert(2, chain)
-    assert held(index, chain) == [len(chain), 0, len(chain)]
-    assert index.held_bytes.shape == (3,)
-
-
-def test_a_prompt_without_a_full_block_has_no_entry() -> None:
-    index, chain = PrefixIndex(2), HASHER.chain(["hello"])
-    receipt = index.insert(0, chain)
-    index.retract(receipt)
-    index.settle(receipt, 0.0)
-    assert held(index, chain) == [0, 0]
-    assert index.uses == 0
 
 
 @pytest.mark.long

@@ -158,11 +158,3 @@ def test_a_prompt_goes_where_fetching_plus_computing_takes_the_least_time():
     other = 1 - at
     assert view.fetched_tokens[other] == 0.0
     assert view.terms.prefill_s[at] < 0.5 * view.terms.prefill_s[other]
-
-
-def test_engines_without_slower_memory_are_priced_as_before():
-    fleet = Offloading("a", fetch_share=0.0)
-    fleet.prefixes.removed = lambda *_: None
-    fleet.ask(1)
-    decision, _ = fleet.ask(1)
-    assert decision.view.fetched_tokens is None

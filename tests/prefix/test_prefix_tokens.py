@@ -153,14 +153,6 @@ def test_after_lost_events_only_seen_blocks_are_evidence() -> None:
     assert share(beliefs, new) > 0.95
 
 
-def test_lost_events_do_not_change_the_text_index() -> None:
-    beliefs = beliefs_of(1)
-    text = text_of(1, 640)
-    served(beliefs, text)
-    beliefs.blocks_held.lost(0)
-    assert share(beliefs, text) > 0.95
-
-
 def test_different_salts_and_models_share_nothing() -> None:
     beliefs = beliefs_of(2)
     text = text_of(1, 640)
@@ -231,13 +223,6 @@ def test_blocks_with_a_copy_in_host_memory_stay_until_that_is_gone_too() -> None
     assert share(beliefs, text) > 0.95
     beliefs.blocks_held.removed(0, names)
     assert share(beliefs, text) == 0.0
-    assert beliefs.blocks_held.blocks == 0
-
-
-def test_copies_of_unknown_blocks_are_ignored() -> None:
-    beliefs = beliefs_of(1)
-    beliefs.blocks_held.stored(0, "m", Stored(hashes=[1, 2], tier=HOST))
-    beliefs.blocks_held.removed(0, [1], HOST)
     assert beliefs.blocks_held.blocks == 0
 
 

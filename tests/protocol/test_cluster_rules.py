@@ -30,15 +30,6 @@ def asked(rules, model, pool="", **headers):
     return ask.request
 
 
-def test_a_request_has_the_priority_of_its_objective(rules):
-    rules.replace_priorities("kubernetes ml/a", "a", {"urgent": 10, "batch": -1})
-    header = "x-gateway-inference-objective"
-    assert asked(rules, "m", **{header: "urgent"}).priority == 10
-    assert asked(rules, "m", **{header: "batch"}).priority == -1
-    assert asked(rules, "m", **{header: "unknown"}).priority == 0
-    assert asked(rules, "m").priority == 0
-
-
 def test_if_objectives_share_a_name_the_first_pool_wins_until_it_is_removed(rules):
     rules.replace_priorities("kubernetes ml/a", "a", {"x": 1})
     rules.replace_priorities("kubernetes ml/b", "b", {"x": 2, "y": 3})

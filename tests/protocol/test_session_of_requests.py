@@ -31,12 +31,6 @@ def test_the_laar_header_takes_precedence_and_separates_sub_agents():
     assert read_head({**sub, "x-laar-session": "x" * 300}).session == "s/a"
 
 
-def test_a_codex_sub_agent_is_a_separate_session():
-    root = {"session-id": "s", "thread-id": "s"}
-    assert read_head(root).session == "s"
-    assert read_head({**root, "thread-id": "t"}).session == "t"
-
-
 def test_session_headers_of_agents_are_attributes_and_are_forwarded():
     attributes = attributes_read()
     for header in SESSION_HEADERS:
@@ -200,15 +194,6 @@ def test_the_next_turn_of_an_agent_is_believed_cached(attribution_block):
     alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
     found = alike / len(texts[1])
     assert share == pytest.approx(found, abs=0.05)
-
-
-def test_an_attribution_line_elsewhere_in_a_prompt_still_counts():
-    def body(number):
-        text = f"x-anthropic-billing-header: cch={number};\n" + "words " * 900
-        message = {"role": "user", "content": text}
-        return orjson.dumps({"model": "m", "max_tokens": 9, "messages": [message]})
-
-    assert believed(body(1), body(2)) < 0.05
 
 
 def test_the_simulated_engine_omits_the_attribution_line_as_vllm_does():

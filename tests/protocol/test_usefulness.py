@@ -103,17 +103,6 @@ def test_a_stream_is_useful_if_it_has_any_content_and_ends(case, cuts, events):
     assert found(api, text, cuts, events=events) == [verdict]
 
 
-def test_a_stream_that_ends_after_its_first_words_is_cut():
-    text = b"data: " + orjson.dumps(delta({"content": "x"})) + b"\n\n"
-    assert found(Api.CHAT, text, events=True) == [Kind.CUT]
-
-
-@pytest.mark.parametrize("events", [True, False, None])
-@pytest.mark.parametrize("text", [b"<html>It works</html>", b"[]", b"\xff\xfe", b'{"choices": ['])
-def test_a_body_that_is_not_an_answer_is_unreadable(text, events):
-    assert found(Api.CHAT, text, events=events) == [Kind.UNREADABLE]
-
-
 @pytest.mark.parametrize("value", [b"NaN", b"-Infinity", rb'"\ud83d"'])
 def test_an_answer_that_python_clients_can_read_is_useful(value):
     text = orjson.dumps(chat({"content": "x"}, logprobs=0)).replace(

@@ -101,13 +101,6 @@ def test_settings_with_the_same_meaning_are_converted_and_others_listed(tmp_path
     assert len(built["profile-default"].scorers) == 3
 
 
-@pytest.mark.parametrize("version", ["llm-d.ai/v1", "inference.networking.x-k8s.io/v1alpha1"])
-def test_every_version_of_the_configuration_is_read_the_same(tmp_path, version):
-    text = WHOLE.replace("llm-d.ai/v1alpha1", version)
-    assert text != WHOLE
-    assert converted(tmp_path, text).output == converted(tmp_path, WHOLE).output
-
-
 def test_the_default_configuration_yields_only_the_pool(tmp_path):
     got = converted(tmp_path, HEAD)
     assert yaml.safe_load(got.output) == {"kubernetes": [{"pool": "p"}]}
@@ -131,15 +124,6 @@ def test_the_default_configuration_yields_only_the_pool(tmp_path):
 def test_a_configuration_within_helm_values_or_a_config_map_is_found(tmp_path, wrap):
     got = converted(tmp_path, yaml.safe_dump(wrap(WHOLE)))
     assert got.output == converted(tmp_path, WHOLE).output
-
-
-def test_plugins_that_laar_does_not_need_are_not_reported_as_unknown(tmp_path):
-    kinds = ("metrics-data-source", "core-metrics-extractor", "token-producer",
-             "round-robin-fairness-policy", "fcfs-ordering-policy")  # fmt: skip
-    got = converted(tmp_path, HEAD + "plugins:\n" + "".join(f"- type: {one}\n" for one in kinds))
-    assert "No equal" not in got.output
-    for kind in kinds:
-        assert f"# - {kind}: " in got.output
 
 
 @pytest.mark.parametrize(
@@ -204,18 +188,6 @@ schedulingProfiles:
     )
 
 
-def test_disaggregated_encoders_need_no_setting(tmp_path):
-    text = """plugins:
-  - {type: encode-filter}
-  - {type: always-disagg-multimodal-decider}
-schedulingProfiles:
-  - {name: encode, plugins: [{pluginRef: encode-filter}]}
-"""
-    got = converted(tmp_path, HEAD + text)
-    assert "encode-filter: the policy `laar` follows the roles in the label" in got.output
-    assert "# No equivalent:" not in got.output
-
-
 def test_detector_limits_are_converted_and_the_rest_listed(tmp_path):
     text = """\
 plugins:
@@ -240,14 +212,6 @@ flowControl: {saturationDetector: {pluginRef: utilization-detector}, noEndpointR
     got = converted(tmp_path, HEAD + plain)
     assert yaml.safe_load(got.output)["flow"] == {"max_requests": 9}
     assert "No equal" not in got.output
-
-
-@pytest.mark.parametrize("ttl", ["0s", '"0"'])
-def test_a_limit_of_zero_stays_unlimited(tmp_path, ttl):
-    text = f'flowControl: {{maxRequests: 0, maxBytes: "0", defaultRequestTTL: {ttl}}}\n'
-    got = converted(tmp_path, HEAD + text)
-    assert yaml.safe_load(got.output)["flow"] == {"max_hold_s": 3580.0, "min_hold_s": 5.0}
-    assert "waiting prompts may take" not in got.output
 
 
 def test_no_name_in_the_configuration_becomes_a_setting(tmp_path):

@@ -112,27 +112,6 @@ def test_the_output_of_check_loads_as_the_same_settings(tmp_path_factory, paths)
     assert load(again).settings == loaded.settings
 
 
-ANCHORED = """endpoints: [{address: '10.0.0.1:80', model: m}]
-prefix: &same {enabled: false}
-flow:
-  <<: *same
-"""
-
-
-def test_a_value_from_an_anchor_does_not_count_as_a_default(tmp_path):
-    path = tmp_path / "laar.yaml"
-    path.write_text(ANCHORED)
-    assert load(path).origins["flow.enabled"] == "laar.yaml:3"
-
-
-def test_a_value_from_an_anchor_can_be_replaced(tmp_path):
-    path = tmp_path / "laar.yaml"
-    path.write_text(f"{ANCHORED}  enabled: true\n")
-    loaded = load(path)
-    assert (loaded.settings.prefix.enabled, loaded.settings.flow.enabled) == (False, True)
-    assert loaded.origins["flow.enabled"] == "laar.yaml:5"
-
-
 def test_relative_paths_are_resolved_without_following_the_link_of_the_file(tmp_path):
     """The directory behind a ConfigMap's link has a new name after each update."""
     behind = tmp_path / "..2026_01"
@@ -156,12 +135,3 @@ def test_endpoint_files_are_relative_to_the_file_that_names_them(tmp_path):
     assert [spec.way.key for spec in specs] == ["secret", "secret"]
     assert {spec.way.ca_file for spec in specs} == {str(tmp_path / "ca.pem")}
     assert found.kubernetes[0].way().key == "secret"
-
-
-def test_the_artifact_named_in_the_settings_is_watched(tmp_path):
-    artifact = tmp_path / "capability.json"
-    artifact.touch()
-    path = write(tmp_path / "laar.yaml", document({"accuracy.capability"}))
-    before = load(path).stamps[artifact]
-    artifact.write_text("longer than before")
-    assert load(path).stamps[artifact] != before

@@ -78,14 +78,6 @@ def test_a_turn_waits_for_a_session_that_another_picker_serves(pickers, network)
     assert second.request.session == "y"
 
 
-def test_a_title_request_between_turns_does_not_change_the_place_that_others_know(pickers, network):
-    one, two = pickers
-    for now, tokens in ((0.0, 6_000), (0.3, 200)):
-        one.end(one.ask(now, "x", tokens), now + 0.1)
-        network.exchange(now + 0.2)
-    assert not isinstance(two.ask(0.6, "y"), Decision)
-
-
 def test_a_session_returns_to_its_place_through_any_picker():
     one, two = Picker("one", ("a:1", "b:1")), Picker("two", ("a:1", "b:1"))
     network = Network([one.sharing, two.sharing])

@@ -15,7 +15,6 @@ from laar.core.endpoints import COUNTED
 from laar.core.request import Api, Request
 from laar.health import Reply
 from laar.health.breaker import State
-from laar.prefix.blocks import ENDS
 from laar.sharing.batches import SCHEMA
 from laar.sharing.records import Entered, Moved
 from laar.sharing.snapshot import SnapshotFault, read_snapshot, restore, snapshot
@@ -73,15 +72,6 @@ def test_the_reservations_of_a_killed_picker_end_with_its_lease():
     assert q.lost["lease"] == 1
 
 
-def test_a_stopping_picker_stops_counting_immediately():
-    p, q, net = pair()
-    p.director.decide(request(), 1.0)
-    net.exchange(1.01)
-    p.leaving()
-    net.exchange(1.02)
-    assert not any(counted(q).values())
-
-
 def test_a_lost_load_is_corrected_by_the_next_full_one():
     p, q, net = pair()
     decision = p.director.decide(request(), 1.0)
@@ -93,17 +83,6 @@ def test_a_lost_load_is_corrected_by_the_next_full_one():
         net.exchange(1.1 + step)
     assert not any(counted(q).values())
     assert q.lost["missed"] == 1
-
-
-def test_a_duplicate_record_counts_once():
-    p, q, net = pair()
-    p.online.observe("m", Features("en", 1024, "qa"), True, 1.0)
-    net.flush(p, 1.01)
-    channel = net.channels["p/1", "q/1"]
-    channel.append(channel[0])
-    net.deliver(1.02)
-    assert q.online.by_model(1.02)["m"].outcomes == pytest.approx(1.0, abs=1e-3)
-    assert q.lost["doubled"] == 1
 
 
 def test_an_endpoint_found_later_has_the_load_of_other_pickers():
@@ -328,16 +307,6 @@ def test_invalid_batches_are_counted(data, reason):
     assert p.refused[reason] == 1
 
 
-def test_a_backlog_of_long_prompts_is_received():
-    p, q = (sharing_picker(name, (A, B)) for name in ("p/1", "q/1"))
-    for entry in range(400):
-        p.outbox.add(Entered(entry, A, ENDS[1500], bytes(8 * 1500)))
-    for batch in all_batches(p, 1.0):
-        q.take(batch, 1.0)
-    assert not q.refused
-    assert q.taken["entered"] == 400
-
-
 @pytest.mark.long
 def test_prompts_in_a_long_backlog_are_still_believed_cached():
     p, q, net = pair()
@@ -408,19 +377,6 @@ def batch(**fields):
     return orjson.dumps(told | fields, option=orjson.OPT_NON_STR_KEYS)
 
 
-@pytest.mark.parametrize("full", [False, True])
-@pytest.mark.parametrize("bad", [-1.0, -1, 1e300, 1 << 63, "1.0", None, True, [1.0], {}])
-def test_invalid_loads_are_skipped_individually(bad, full):
-    p, _, _ = pair()
-    p.take(batch(loads={A: [1.0] * 9, B: [2.0] * 9}, full=full), 1.0)
-    for seq, place in enumerate((0, 4, 8), 2):
-        numbers = [5.0] * 9
-        numbers[place] = bad
-        p.take(batch(seq=seq, loads={A: [3.0] * 9, B: numbers}, full=full), 1.0)
-        assert p.refused["record"] == seq - 1
-        assert counted(p)["in_flight"] == 3.0 + (0.0 if full else 2.0)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     "fields",
@@ -441,27 +397,6 @@ def test_a_malformed_batch_is_rejected(fields):
     p.take(batch(**fields), 1.0)
     assert p.refused["no-batch"] == 1
     assert len(p.peers) == 1
-
-
-@pytest.mark.parametrize(
-    ("address", "load"),
-    [
-        *((B, load) for load in (7, None, [], [1.0] * 8, [1.0] * 10, [[1.0] * 9], {A: 1.0})),
-        ("x" * 1025, [1.0] * 9),
-    ],
-)
-def test_a_malformed_load_is_skipped(address, load):
-    p, _, _ = pair()
-    p.take(batch(loads={A: [1.0] * 9, address: load}), 1.0)
-    assert p.refused["record"] == 1
-    assert counted(p)["in_flight"] == 1
-
-
-def test_a_batch_of_mostly_invalid_loads_does_not_hold_up_requests():
-    p, _, _ = pair()
-    p.take(batch(loads=dict.fromkeys(range(2000), 0) | {A: [1.0] * 9}), 1.0)
-    assert p.refused["record"] == 2001
-    assert counted(p)["in_flight"] == 0
 
 
 def test_invalid_records_are_skipped_individually():
@@ -501,20 +436,6 @@ def test_invalid_records_are_skipped_individually():
 
 def blocks(count):
     return base64.b64encode(struct.pack(f"<{count}Q", *range(count))).decode()
-
-
-@pytest.mark.parametrize(
-    ("count", "total_bytes"),
-    [(8, 0), (8, 64 * 9), (8, 1 << 63), (len(ENDS), 1 << 40), (65_537, 1 << 40)],
-)
-def test_a_prompt_whose_length_does_not_match_its_blocks_is_rejected(count, total_bytes):
-    p, _, _ = pair()
-    p.take(batch(key_id=p.key_id, records=[["p", 1, A, total_bytes, blocks(count)]]), 1.0)
-    assert p.refused["record"] == 1
-    assert p.prefixes.beliefs.index._segments.blocks == 0
-    assert not p.prefixes.beliefs.evictions._age_of
-    p.take(batch(seq=2, key_id=p.key_id, records=[["p", 1, A, 64 * 8 + 5, blocks(8)]]), 1.0)
-    assert p.prefixes.beliefs.index._segments.blocks == 8
 
 
 @pytest.mark.parametrize("took_s", [5e-324, 1e-9, 1.0, 9e11])
@@ -631,18 +552,6 @@ def test_a_large_cache_is_restored_completely_before_its_size_is_known():
     assert index.held_bytes[slot] == before.held_bytes[0]
 
 
-@pytest.mark.parametrize(
-    "sizes", [None, 7, [4.0], [1e300, {A: 1}], [4.0, {A: -1}], [4.0, {A: 1 << 60}], [4.0, {"x": 1}]]
-)
-def test_invalid_sizes_are_skipped(sizes):
-    p, _, _ = pair(A)
-    p.director.settle(p.director.decide(request(), 1.0), OK)
-    told = read_snapshot(snapshot(p, 2.0, with_key=True)(), "laar")
-    fresh = sharing_picker("fresh/1", (B, A))
-    assert restore(fresh, told | {"sizes": sizes}, 1.0) == 1
-    assert set(fresh.prefixes.beliefs.index.room_bytes.tolist()) == {2_000_000}
-
-
 @pytest.mark.parametrize(("at_s", "kept"), [(None, 1.0), (1e9, 0.5), ("soon", 1.0), (10**400, 1.0)])
 def test_reported_outcomes_in_a_snapshot_fade_while_no_picker_runs(at_s, kept):
     p, _, _ = pair()
@@ -744,17 +653,6 @@ def test_another_pickers_endpoint_is_chosen_only_if_clearly_cheaper():
         assert first.address == own
         assert p.director.decide(request(f"after {own}"), 1.0).address == theirs
         table.counted[:] = 0.0
-
-
-def test_a_lone_picker_expects_no_requests_from_others():
-    p, q, net = pair()
-    p.director.decide(request(), 1.0)
-    net.exchange(1.01)
-    assert p.director.table.unseen is not None
-    q.leaving()
-    net.exchange(1.02)
-    p.poll(1.03)
-    assert p.director.table.unseen is None
 
 
 def test_endpoints_that_join_are_priced_immediately():

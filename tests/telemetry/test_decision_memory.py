@@ -196,18 +196,6 @@ async def test_cancelling_writes_the_remaining_lines(tmp_path):
     assert lines(tmp_path / "log") == ids
 
 
-async def test_cancelling_while_lines_are_rendered_writes_them_all(tmp_path):
-    logged = Logged(tmp_path / "log")
-    ids = logged.decide(100)
-    running = asyncio.create_task(logged.log.run())
-    while len(logged.log._queue) == len(ids):  # noqa: ASYNC110 - for a turn of the loop
-        await asyncio.sleep(0)
-    running.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
-    assert lines(tmp_path / "log") == ids
-
-
 async def test_a_log_that_nobody_reads_does_not_keep_a_picker_from_stopping(tmp_path, monkeypatch):
     monkeypatch.setattr("laar.datalayer.visits._CANCEL_AGAIN_S", 0.1)
     path = tmp_path / "pipe"
@@ -226,18 +214,6 @@ async def test_a_log_that_nobody_reads_does_not_keep_a_picker_from_stopping(tmp_
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     await asyncio.get_running_loop().shutdown_default_executor()
     os.close(reader)
-
-
-async def test_old_files_are_numbered_and_the_oldest_is_deleted(tmp_path, monkeypatch):
-    monkeypatch.setattr("laar.telemetry.log.MAX_BYTES", 1)
-    monkeypatch.setattr("laar.telemetry.log.KEEP", 2)
-    logged = Logged(tmp_path / "log")
-    batches = []
-    for _ in range(4):
-        batches.append(logged.decide(2))
-        await logged.log.flush()
-    assert [lines(tmp_path / name) for name in ("log", "log.1", "log.2")] == batches[:0:-1]
-    assert len(list(tmp_path.iterdir())) == 3
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

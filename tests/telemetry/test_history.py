@@ -34,14 +34,6 @@ def test_curves_agree_with_a_list_of_the_last_hour(times: list[float], later: fl
     assert [round(rate * BIN_S) for rate in rates] == expected  # type: ignore[attr-defined]
 
 
-def test_unmeasured_values_are_none_instead_of_zero() -> None:
-    history = History()
-    history.decided(decision(5.0))
-    curves = history.curves(BIN_S + 1)
-    for name in ("ttft_s", "ttca_s", "hits", "failed"):
-        assert set(curves[name]) == {None}  # type: ignore[call-overload]
-
-
 def test_shares_and_medians_of_a_bin_are_computed() -> None:
     history = History()
     for number in range(10_000):

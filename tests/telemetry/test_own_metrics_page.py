@@ -54,16 +54,6 @@ def test_endpoints_with_any_name_are_shown_and_unknown_values_are_nan():
     assert found["laar_endpoint_in_flight", odd] == 0.0
 
 
-def test_labels_follow_the_endpoints():
-    picker = picker_of(["a"])
-    assert ("laar_endpoint_in_flight", (("endpoint", "10.0.0.0:80"), ("model", "a"))) in samples(
-        picker
-    )
-    picker.table.replace("test", [EndpointSpec(address="[::1]:80", models=("b",))])
-    addresses = {dict(labels).get("endpoint") for _, labels in samples(picker)} - {None}
-    assert addresses == {"[::1]:80"}
-
-
 @pytest.mark.long
 def test_client_input_creates_no_metric_series():
     picker = picker_of(["a", "b"])
@@ -121,16 +111,6 @@ def test_tasks_beyond_the_cap_share_the_label_other():
     assert found[bucket, (("le", "2.0"), *key)] == 0
     assert found[bucket, (("le", "5.0"), *key)] == 2
     assert found[bucket, (("le", "+Inf"), *key)] == 2
-
-
-def test_a_problem_is_on_the_page_until_it_ends():
-    picker = picker_of(["a"])
-    series = ("laar_problems", (("collector", "share"),))
-    picker.problems.report("share", "the store can't be used")
-    assert samples(picker)[series] == 1
-    picker.problems.report("share", None)
-    assert series not in samples(picker)
-    assert samples(picker)["laar_collector_errors_total", series[1]] == 1
 
 
 @pytest.mark.parametrize("ratio", [0.15, 0.4, 1.0, 3.0, 8.0])

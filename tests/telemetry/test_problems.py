@@ -54,16 +54,6 @@ def test_every_report_is_counted_by_kind(logged):
     assert dict(problems) == dict.fromkeys(("scrape a:1", "scrape b:1", "eds"), "no answer")
 
 
-def test_current_problems_are_counted_by_kind_until_they_end(logged):
-    problems = Problems()
-    for source in ("scrape a:1", "scrape b:1", "scrape a:1", "eds"):
-        problems.report(source, "no answer")
-    assert problems.current() == {"scrape": 2, "eds": 1}
-    problems.report("scrape b:1", None)
-    problems.report("eds", None)
-    assert problems.current() == {"scrape": 1}
-
-
 def test_a_fleet_that_vanishes_does_not_flood_the_log(logged):
     problems = Problems()
     for _ in range(3):

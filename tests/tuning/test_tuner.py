@@ -283,14 +283,6 @@ def test_failures_that_the_incumbent_also_has_stop_no_candidate() -> None:
     assert last(tuning)["outcome"] == "accepted"
 
 
-def test_nothing_is_learned_from_a_window_with_only_failures() -> None:
-    tuning = tuner()
-    for _ in range(10):
-        assert step(tuning, bowl, ok=False) == START
-        assert last(tuning)["outcome"] == "no evidence"
-    assert tuning.sigma == 0.7
-
-
 def test_a_window_without_requests_ends_by_time() -> None:
     tuning = tuner(window_s=100.0)
     step(tuning, lambda _: 2.0)
@@ -367,11 +359,6 @@ def test_a_frozen_tuner_serves_and_exports_the_incumbent() -> None:
     assert exported["windows"][0]["cost_s"] == pytest.approx(2.0)
 
 
-def test_a_climb_is_determined_by_its_seed() -> None:
-    ends = [climb(tuner(max_windows=20, seed=seed), bowl) for seed in (1, 1, 2)]
-    assert ends[0] == ends[1] != ends[2]
-
-
 @pytest.mark.parametrize(
     ("options", "names"),
     [
@@ -385,11 +372,6 @@ def test_a_climb_is_determined_by_its_seed() -> None:
 def test_settings_outside_their_range_are_reported(options: dict[str, object], names: str) -> None:
     with pytest.raises(SettingError, match=rf"tuner\.{names}"):
         TunerSettings(**({"bounds": BOUNDS} | options))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("start", "edge"), [(0.0, 0), (1e9, 1)])
-def test_a_start_outside_the_bounds_is_clipped(start: float, edge: int) -> None:
-    assert best(tuner(start=START | {"rtt": start}))["rtt"] == BOUNDS["rtt"][edge]
 
 
 @settings(max_examples=examples(60))

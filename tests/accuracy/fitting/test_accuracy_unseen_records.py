@@ -39,12 +39,6 @@ def test_ids_reused_in_another_task_are_different_questions() -> None:
     assert len({outcome.query_id for outcome in outcomes_of(*entries)}) == 10
 
 
-def test_a_questions_id_is_independent_of_its_number_in_the_file() -> None:
-    entry: dict[str, object] = {"task": "one", "question": "Why?", "model": "a", "correct": True}
-    first, second = (outcomes_of({**entry, "id": n})[0].query_id for n in (1, 2))
-    assert first == second
-
-
 def test_a_text_has_the_same_language_as_when_serving() -> None:
     entry: dict[str, object] = {"task": "one", "model": "a", "correct": True, "language": "de"}
     assert outcomes_of({**entry, "question": "Warum?"})[0].language == "en"
@@ -57,14 +51,6 @@ def samples(questions: int, each: int) -> list[dict[str, object]]:
         for n in range(questions)
         for at in range(each)
     ]
-
-
-def test_repeated_answers_keep_their_ids_in_a_different_file_and_order() -> None:
-    entries = samples(40, 3)
-    ids = {outcome.query_id for outcome in outcomes_of(*entries)}
-    assert len(ids) == 120
-    other = {outcome.query_id for outcome in outcomes_of(*reversed(entries))}
-    assert ids == other
 
 
 def test_all_answers_to_a_question_are_held_out_together() -> None:
@@ -139,17 +125,6 @@ def test_a_question_at_several_lengths_counts_once_per_length(form: str, files: 
     assert len({question_of(query_id) for query_id in by_question}) == 30
 
 
-def test_a_question_used_in_the_fit_is_excluded_at_all_lengths() -> None:
-    entries = [entry for tokens in LENGTHS for entry in ladder("single", tokens)]
-    fitted = fit(outcomes_of(*entries), created="x", data_sha256="x", hold_out=0.5).artifact
-    assert fitted.fitted_on is not None
-    seen = fingerprints(fitted.fitted_on)
-    longest = outcomes_of(*ladder("single", LENGTHS[-1]))
-    fresh = [outcome for outcome in longest if fingerprint(outcome.query_id) not in seen]
-    asked = questions_of(fitted, longest)
-    assert 0 < asked.answers.sum() == len(fresh) < len(longest)
-
-
 def test_rows_with_the_same_text_are_different_questions() -> None:
     """For example, the record may lack the documents that the questions are about."""
     entry: dict[str, object] = {"task": "one", "question": "Where?", "prompt_tokens": 1000}
@@ -174,14 +149,6 @@ def answers(seed: int, count: int) -> bytes:
             for _ in range(count)
         )
     )
-
-
-def test_reading_a_file_in_parts_yields_the_same_number_of_answers() -> None:
-    one, two = answers(1, 500), answers(2, 500)
-    whole = parse_records([(one + two, "whole")]).outcomes
-    parts = parse_records([(one, "one"), (two, "two"), (one, "one again")]).outcomes
-    assert len(parts) == len(whole) == 1000
-    assert {each.query_id for each in parts} == {each.query_id for each in whole}
 
 
 def test_answers_from_another_file_are_evaluated_even_if_they_look_alike() -> None:
@@ -221,20 +188,6 @@ def test_a_few_answers_used_in_the_fit_are_excluded_from_the_evaluation() -> Non
     some = b"".join(one.splitlines(keepends=True)[:1])
     with pytest.raises(SettingError, match="no questions to judge"):
         questions_of(fitted, parse_records([(some, "x")]).outcomes)
-
-
-def test_an_artifact_is_not_evaluated_on_measured_outcomes_that_it_was_fitted_to() -> None:
-    """Files of `laar measure` have no texts, and by default none of their questions is held out."""
-    rows = [
-        {"query_id": f"q{n}", "model": model, "correct": n % 3 > 0, "language": "en", "task": "qa"}
-        | {"prompt_chars": 4000 + n, "prompt_tokens": 1000 + n, "latency_s": 1.0}
-        for n in range(60)
-        for model in ("a", "b")
-    ]
-    outcomes = [MeasuredOutcome.model_validate(row) for row in rows]
-    fitted = fit(outcomes, created="x", data_sha256="x").artifact
-    with pytest.raises(SettingError, match="was fitted to 60 of them"):
-        questions_of(fitted, outcomes)
 
 
 def test_the_length_of_a_chat_includes_all_messages() -> None:

@@ -9,7 +9,6 @@ from statistics import median
 import pytest
 
 from laar.accuracy.artifact import CONTEXT_TOKENS, Speed
-from laar.accuracy.fitting.fit import fit
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
 from laar.accuracy.fitting.speed import fit_speed
 
@@ -72,12 +71,6 @@ def test_a_few_stalls_do_not_change_the_fit() -> None:
     speed = fit_speed(mine := answers(stalls=12), mine)
     assert isinstance(speed, Speed)
     assert speed.seconds_per_token == pytest.approx(C, rel=0.2)
-
-
-def test_an_adapter_has_the_speed_of_its_base_model() -> None:
-    asked = [*answers(40), *answers(40, seed=2, jitter_s=0.05, model="adapter", base="m")]
-    found = fit(asked, created="", data_sha256="").artifact.models
-    assert len({model.speed.seconds_per_token for model in found.values() if model.speed}) == 1
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,10 @@ from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
 from laar.policies import build_policies
 from laar.protocol.events import (
-    AnswerHeaders,
     Ask,
     Closed,
     Decided,
     Direction,
-    Immediate,
     RequestBody,
     RequestHeaders,
     ResponseBody,
@@ -146,14 +144,6 @@ def test_no_client_is_told_to_repeat_what_may_have_been_done():
     assert dict(answer.headers)["retry-after"] == "1"
 
 
-def test_an_error_from_an_engine_passes_unchanged():
-    driven = Driven(1, 3)
-    (answer,) = driven.answered(503, "via_upstream", 3)
-    assert type(answer) is AnswerHeaders
-    assert driven.recorder.failed == [(driven.decision.address,) * 2]
-    assert not driven.recorder.ends
-
-
 @pytest.mark.parametrize(
     ("status", "details", "shown", "reason"),
     [
@@ -179,12 +169,6 @@ def test_an_error_from_envoy_is_replaced_by_one_that_names_the_model(
     assert not driven.director.table.in_flight.any()
     assert not driven.stream.receive(Closed(), 3.0)
     assert not driven.director.table.in_flight.any()
-
-
-@pytest.mark.parametrize("status", [400, 404, 413])
-def test_refusals_from_envoy_pass_unchanged(status):
-    driven = Driven(1, 3)
-    assert not [a for a in driven.answered(status, "some_filter", 1) if type(a) is Immediate]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from laar.errors import RequestError
 from laar.policies import build_policies
 from laar.protocol.events import (
     AnswerHeaders,
-    AnswerTrailers,
     Ask,
     Closed,
     Decided,
@@ -24,7 +23,6 @@ from laar.protocol.events import (
     Failed,
     RequestBody,
     RequestHeaders,
-    RequestTrailers,
     Shape,
 )
 from laar.protocol.stream import CHUNK_BYTES, Environment, Stream, StreamSettings
@@ -70,23 +68,6 @@ def test_in_full_duplex_a_complete_body_is_forwarded_unchanged_after_an_error():
     assert [p.end for p in pieces] == [False] * (len(pieces) - 1) + [True]
     assert feed(machine, Failed()) == []
     assert feed(machine, Closed()) == []
-
-
-def test_in_full_duplex_later_chunks_of_a_body_are_forwarded_after_an_error():
-    machine = in_full_duplex()
-    first, piece = feed(machine, Failed())
-    assert (type(first), piece.data, piece.end) == (AnswerHeaders, BODY[:1000], False)
-    rest = feed(machine, RequestBody(BODY[1000:], False))
-    assert b"".join(p.data for p in rest) == BODY[1000:]
-    assert feed(machine, RequestTrailers()) == [AnswerTrailers(Direction.REQUEST)]
-
-
-def test_in_the_native_shape_the_body_is_unchanged_after_an_error():
-    machine = stream()
-    feed(machine, RequestHeaders(HEADERS, False, Shape.NATIVE))
-    feed(machine, RequestBody(BODY, True))
-    (answer,) = feed(machine, Failed())
-    assert (answer.data, answer.decided.model) == (None, "auto")
 
 
 @pytest.mark.parametrize("shape", list(Shape))

@@ -39,11 +39,6 @@ def test_a_denied_path_stays_denied_despite_other_path_headers():
 TEST = {":path": "/v1/completions", ":method": "POST", "test-epp-endpoint-selection": "10.0.0.2"}
 
 
-def test_conformance_tests_can_name_an_endpoint_only_if_enabled():
-    assert asked(TEST).subset is None
-    assert asked(TEST, conformance_headers=True).subset == {"10.0.0.2"}
-
-
 def test_conformance_headers_name_the_selected_and_the_serving_endpoint():
     driver = Driver(models=("a", "b"), conformance_headers=True)
     driver.feed(RequestHeaders(TEST, False, Shape.GATEWAY))

@@ -38,7 +38,6 @@ from laar.protocol.events import (
 )
 from laar.protocol.openai import ASIDE_BYTES, try_read
 from laar.protocol.stream import CHUNK_BYTES, Environment, HeldBytes, Stream, StreamSettings
-from laar.protocol.stream.phases import RequestPhase
 from support.exploring import examples
 from support.recorders import Recording, decided
 
@@ -117,22 +116,6 @@ def test_native_headers_are_answered_immediately_and_the_body_with_the_decision(
     assert changed["x-gateway-destination-endpoint"] == "10.0.0.1:80"
     assert orjson.loads(second.data)["model"] == "m1"
     assert changed["content-length"] == str(len(second.data))
-
-
-def test_a_native_body_that_needs_no_splice_is_not_sent_back():
-    driver = Driver(models=("auto",))
-    driver.feed(headers(Shape.NATIVE))
-    (answer,) = driver.feed(RequestBody(BODY, True))
-    assert answer.data is None
-    assert "content-length" not in dict(answer.decided.set_headers)
-
-
-def test_a_native_body_before_trailers_is_complete():
-    """A buffered body that comes before trailers is not marked as the end of the stream."""
-    driver = Driver()
-    driver.feed(headers(Shape.NATIVE))
-    (answer,) = driver.feed(RequestBody(BODY, False))
-    assert answer.decided.destination
 
 
 def test_a_sampled_native_request_requests_and_reads_its_answer():
@@ -214,13 +197,6 @@ def test_any_split_of_the_body_yields_the_same_decision_and_bytes(
     assert (type(driver.log[-1]) is AnswerTrailers) is trailers
 
 
-def test_a_body_of_exactly_k_chunks_has_no_empty_chunk_after_it():
-    driver = Driver(models=("m",), max_body_bytes=1 << 20)
-    driver.feed(RequestHeaders({":path": "/v1/files", ":method": "POST"}, False, Shape.GATEWAY))
-    driver.feed(RequestBody(b"x" * (2 * CHUNK_BYTES), True))
-    assert [len(a.data) for a in driver.answers(AnswerBody, Direction.REQUEST)] == [CHUNK_BYTES] * 2
-
-
 def test_the_answer_passes_chunk_by_chunk_with_the_clients_model_name():
     driver = Driver()
     driver.feed(headers(Shape.GATEWAY))
@@ -232,30 +208,6 @@ def test_the_answer_passes_chunk_by_chunk_with_the_clients_model_name():
     assert driver.sent(Direction.RESPONSE) == (
         b'data: {"model":"auto","choices":[]}\n\ndata: [DONE]\n\n'
     )
-    assert [end.cause for end in driver.recorder.ends] == ["complete"]
-
-
-@pytest.mark.parametrize("shape", list(Shape))
-def test_the_end_is_recorded_before_the_last_message_is_sent(shape):
-    driver = Driver()
-    driver.feed(headers(shape))
-    driver.feed(RequestBody(BODY, True))
-    driver.feed(ResponseHeaders(200))
-    last = ResponseBody(b'{"usage":{"prompt_tokens":7}}', True)
-    (answer,) = driver.stream.receive(last, driver.now)
-    assert type(answer) is AnswerBody
-    (end,) = driver.recorder.ends
-    assert (end.cause, end.prompt_tokens) == ("complete", 7)
-
-
-def test_an_answer_with_trailers_ends_with_them():
-    driver = Driver()
-    driver.feed(headers(Shape.GATEWAY))
-    driver.feed(RequestBody(BODY, True))
-    driver.feed(ResponseHeaders(200))
-    driver.feed(ResponseBody(b"abc\n", False))
-    actions = driver.feed(ResponseTrailers())
-    assert [type(a) for a in actions] == [AnswerTrailers]
     assert [end.cause for end in driver.recorder.ends] == ["complete"]
 
 
@@ -312,20 +264,6 @@ def test_slow_uploads_are_evicted_largest_first(event):
     assert held.now_bytes == 0
 
 
-def test_fast_and_new_uploads_are_not_evicted():
-    held = HeldBytes(1_000_000)
-    steady, fresh = upload(held, 0.0, 100_000), upload(held, 25.0, 250_000)
-    for at in range(2, 30):
-        steady.now = at
-        steady.feed(RequestBody(b"x" * 22_000, False))
-    late = Driver(held=held)
-    late.now = 28.0
-    late.feed(headers(Shape.GATEWAY))
-    (refused,) = late.feed(RequestBody(b"x" * 60_000, False))
-    assert refused.status == 503
-    assert fresh.stream.request_phase is steady.stream.request_phase is RequestPhase.BODY
-
-
 def test_a_body_whose_first_chunk_is_empty_leaves_nothing_to_evict():
     """Its bytes were never counted, so evicting it again and again would make no room."""
     held = HeldBytes(100)
@@ -371,17 +309,6 @@ def test_an_opaque_upload_continues_while_the_answer_arrives():
     driver.feed(ResponseBody(b"ok", True))
     assert driver.sent(Direction.REQUEST) == b"\x00\xffmore"
     assert driver.sent(Direction.RESPONSE) == b"ok"
-
-
-def test_an_opaque_body_is_not_read_if_envoy_keeps_the_headers():
-    driver = Driver(opaque_paths=("/v1/own/",))
-    opaque = {":path": "/v1/own/chat/completions"}
-    (answer,) = driver.feed(RequestHeaders(opaque, False, Shape.NATIVE, body=b"no JSON"))
-    assert (answer.data, answer.end) == (None, True)
-    assert answer.decided.destination == "10.0.0.1:80"
-    driver.feed(ResponseHeaders(200, end=True))
-    (decision,) = driver.recorder.decisions
-    assert decision.request.api is Api.OPAQUE
 
 
 @pytest.mark.parametrize("cut", [1, 40, 200])
@@ -453,13 +380,6 @@ def test_a_bad_request_is_answered_by_laar(shape, body, status, reason):
     assert orjson.loads(refused.body)["error"]["reason"] == reason
 
 
-def test_an_invalid_model_name_is_reported_even_without_endpoints():
-    driver = Driver(models=())
-    driver.feed(headers(Shape.GATEWAY))
-    (refused,) = driver.feed(RequestBody(b'{"model":1,"messages":[{}]}', True))
-    assert refused.status == 400
-
-
 def test_without_endpoints_the_answer_is_a_503_with_retry_after():
     driver = Driver(models=())
     driver.feed(headers(Shape.GATEWAY))
@@ -494,14 +414,6 @@ def test_a_retry_by_envoy_moves_the_reservation():
     table = driver.director.table
     assert table.in_flight[table.slot(picked)] == 0
     assert table.in_flight[table.slot(other)] == 1
-
-
-@pytest.mark.parametrize("shape", Shape)
-def test_a_response_without_a_request_passes(shape):
-    driver = Driver()
-    (answer,) = driver.feed(ResponseHeaders(503))
-    assert answer == AnswerHeaders(Direction.RESPONSE, [])
-    assert driver.feed(Closed()) == []
 
 
 EVENTS = st.sampled_from(
@@ -554,20 +466,6 @@ def test_a_request_without_sent_headers_is_answered_with_metadata_only():
     sent = answer.decided
     assert (sent.destination, sent.set_headers, sent.remove_headers) == ("10.0.0.1:80", [], ())
     assert orjson.loads(answer.data)["model"] == "m1"
-
-
-def test_a_sampled_request_without_headers_asks_for_its_answer_later():
-    driver = Driver(read_answer=True)
-    driver.feed(whole())
-    (answer,) = driver.feed(ResponseHeaders(200))
-    assert answer.read_answer
-    driver.feed(ResponseBody(b'{"usage":{"prompt_tokens":9}}', True))
-    assert [end.prompt_tokens for end in driver.recorder.ends] == [9]
-
-
-def test_a_request_without_sent_headers_above_the_limit_gets_a_413():
-    (refused,) = Driver(max_body_bytes=1000).feed(whole(b"x" * 1001))
-    assert refused.status == 413
 
 
 @pytest.mark.parametrize("body", [BODY, b"nonsense", b""])

@@ -91,16 +91,6 @@ HEADERS = {
 }
 
 
-@pytest.mark.parametrize("body", [BODY, *BAD])
-def test_a_native_request_in_shadow_mode_is_unchanged(body):
-    driven = Driven()
-    first = untouched(driven.feed(ev.RequestHeaders(HEADERS, end=False, shape=ev.Shape.NATIVE)))
-    then = untouched(driven.feed(ev.RequestBody(body, end=True)))
-    assert [type(a) for a in first + then] == [ev.AnswerHeaders, ev.AnswerBody]
-    assert then[0].data is None
-    assert (driven.decision is not None) == (body == BODY)
-
-
 @settings(max_examples=examples(60))
 @given(
     body=st.one_of(st.sampled_from((BODY, *BAD)), st.binary(max_size=300)),

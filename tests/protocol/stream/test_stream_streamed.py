@@ -42,12 +42,6 @@ def answered(driver, event):
     ]
 
 
-def test_an_unchanged_chunk_is_not_sent_back():
-    driver = begun(NAMED)
-    assert answered(driver, ResponseBody(b'data: {"model":"m1"}\n\n', False)) == [None]
-    assert answered(driver, ResponseBody(b"", True)) == [None]
-
-
 def test_the_clients_model_name_is_restored():
     driver = begun()
     (given_back,) = answered(driver, ResponseBody(b'data: {"model":"m1"}\n\n', False))
@@ -194,14 +188,6 @@ def test_an_answer_is_complete_if_the_client_closes_after_its_last_event(
     driver.feed(Closed())
     (end,) = driver.recorder.ends
     assert (end.cause, end.prompt_tokens) == (cause, tokens)
-
-
-def test_the_answer_to_an_upload_that_is_not_read_is_not_read_either():
-    driver = Driver(opaque_paths=("/files",))
-    head = {":path": "/files", ":method": "POST"}
-    (sent,) = driver.feed(RequestHeaders(head, False, Shape.STREAMED))
-    assert sent.skip_body
-    assert not sent.read_answer
 
 
 def test_a_compressed_stream_shows_when_its_answer_begins():
