@@ -194,27 +194,3 @@ async def test_an_engine_that_fails_for_adapters_and_base_model_is_excluded(gate
     await eventually(is_out, what="the endpoint to be out")
     assert sum(bad.asked[name] for name in adapters) <= 30
     assert await burst(http, envoy, *adapters) == {200: 8}
-
-
-@pytest.mark.parametrize("change", ["unloaded", "fleet gone"])
-async def test_no_problem_remains_if_a_refused_adapter_is_gone(gateway, http, change):
-    bad, *good = [await gateway.enter(Engine("m", adapters=("lora",))) for _ in range(3)]
-    bad.refused["lora"] = 400
-    runner = await fleet_of(gateway, bad, *good, routing={"policy": "least-loaded"})
-    envoy = await gateway.envoy()
-    problems, source = runner.picker.problems, f"endpoint {bad.address} lora"
-
-    async def is_out():
-        await burst(http, envoy, *["lora"] * 6)
-        return source in problems
-
-    await eventually(is_out, what="the problem")
-    if change == "unloaded":
-        bad.adapters = ()
-        runner.picker.doubt_names("")
-    else:
-        gateway.members()
-    await eventually(lambda: source not in problems, what="the end of the problem")
-    assert "compare" not in problems
-    if change == "unloaded":
-        assert await burst(http, envoy, *["lora", "m"] * 6) == {200: 12}

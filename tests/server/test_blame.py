@@ -12,7 +12,6 @@ import orjson
 import pytest
 from aiohttp import web
 
-from laar.health.breaker import State
 from support import eventually
 from support.grids import crossed
 from support.served import ServedEngine
@@ -105,10 +104,6 @@ async def apart(count, every_s, one):
     return await asyncio.gather(*tasks)
 
 
-def states(runner):
-    return {e.breaker.state for _, e in runner.picker.health.records.endpoints.items()}
-
-
 @pytest.mark.parametrize(("shape", "how"), crossed(SHAPES, ["500", "reset"]))
 async def test_requests_that_break_every_engine_are_blamed_instead_of_the_engines(
     gateway, http, shape, how
@@ -145,36 +140,3 @@ async def test_requests_that_break_every_engine_are_blamed_instead_of_the_engine
         what="all endpoints to fail",
     )
     fails.cancel()
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_an_engine_that_refused_a_burst_regains_its_share(gateway, http, shape):
-    # Answers this slow pile up even on a fast machine, so the small engine has to refuse.
-    small = await gateway.enter(Engine(most=4, took_s=0.5))
-    large = await gateway.enter(Engine(took_s=0.5))
-    gateway.members((small.address, "m"), (large.address, "m"))
-    runner = await gateway.picker()
-    envoy = await gateway.envoy(shape)
-    # The first metrics page is the baseline for refusals; a second scrape shows that it was read.
-    await eventually(lambda: small.pages >= 2, what="a page from before the bursts")
-    for _ in range(3):
-        burst = await asyncio.gather(*(post(http, envoy, chat(f"b{n}")) for n in range(30)))
-        assert Counter(status for status, _ in burst) == {200: 30}
-    assert small.refused
-    health, slot = runner.picker.health, runner.picker.table.slot(small.address)
-    await eventually(
-        lambda: states(runner) == {State.CLOSED} and health.answers(slot, time.monotonic()) > 0.99,
-        what="the reading of all refusals",
-    )
-    small.asked.clear()
-    small.most = 8
-    small.took_s = large.took_s = 0.03
-
-    async def client(name):
-        return [(await post(http, envoy, chat(f"{name} {n}")))[0] for n in range(15)]
-
-    # With eight requests at a time, the numbers in flight decide where the next one goes, so small
-    # differences in what was learned about the two engines, or a slow machine, hardly matter.
-    ended = await asyncio.gather(*(client(name) for name in "abcdefgh"))
-    assert Counter(status for one in ended for status in one) == {200: 8 * 15}
-    assert small.asked["good"] >= 15

@@ -5,7 +5,6 @@ from __future__ import annotations
 import aiohttp
 import pytest
 import yaml
-from test_ranks import RankedEngine
 
 from laar_lab.sim.endpoint import KvEventSettings
 from support import eventually, metric
@@ -114,50 +113,4 @@ async def test_events_show_that_an_engine_lost_its_cache(fleet, engine, http):
         return (await there.memory())["index_orders"] == 0
 
     await eventually(lost, what="the orders to be forgotten")
-    assert await there.forgot()
-
-
-async def test_the_orders_of_an_endpoint_are_forgotten_when_it_is_removed(fleet, gateway):
-    first, second = await gateway.upstream(), await gateway.upstream()
-    there = await fleet({"address": first.address, "model": "m"})
-    await there.learned()
-    gateway.members((second.address, "m"))
-
-    async def gone():
-        return (await there.memory())["index_orders"] == 0
-
-    await eventually(gone, what="the orders to be forgotten")
-
-
-class SmallRanks(RankedEngine):
-    """Two ranks, each with a cache of 128 blocks of 16 tokens."""
-
-    def _page(self):
-        size = 'block_size="16",num_gpu_blocks="128"'
-        config = f'vllm:cache_config_info{{{{engine="{{0}}",model_name="m",{size}}}}} 1.0\n'
-        return super()._page() + "".join(config.format(rank) for rank in range(self.ranks))
-
-
-@pytest.mark.parametrize("ranked", [False, True])
-async def test_orders_are_forgotten_when_other_prompts_fill_the_cache(
-    fleet, engine, gateway, ranked
-):
-    """A cache holds 8 KB of prompts; the prompt with the order takes 2 KB."""
-    if ranked:
-        engine = await gateway.enter(SmallRanks())
-    there = await fleet({"address": engine.address, "model": "m"})
-    if ranked:
-        table = gateway.runner.picker.table
-        await eventually(lambda: len(table) == engine.ranks, what="the ranks")
-    await there.learned()
-    numbers = iter(range(10_000))
-
-    async def gone():
-        text = f"{next(numbers)} reasons to think of something else, please. " * 50
-        given = {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": text}]}
-        async with there.http.post(there.envoy.url() + CHAT, json=given) as answer:
-            assert answer.status == 200
-        return (await there.memory())["index_orders"] == 0
-
-    await eventually(gone, what="the orders to be forgotten")
     assert await there.forgot()

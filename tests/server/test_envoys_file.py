@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from laar.core.membership import ROLE_LABEL, EndpointSpec, Served
+from laar.core.membership import EndpointSpec, Served
 from laar.envoy.endpoints_file import MAX_NAMES, write_eds
 from laar.server.fleet import FleetState
 from laar.server.picker import Picker
@@ -143,20 +143,6 @@ async def test_a_removed_endpoint_does_not_hide_the_models_another_source_gives_
         fleet.replace("b", [EndpointSpec(address=one, models=("other",))])
         fleet.replace("a", [spec(two)])
         assert [each.models for each in table.specs()] == [("other",)]
-
-
-async def test_the_only_decode_endpoint_serves_until_envoy_knows_its_successor(eds):
-    def of(number, role):
-        labels = {ROLE_LABEL: role}
-        return EndpointSpec(address=f"10.0.0.{number}:8000", models=("m",), labels=labels)
-
-    prefill, one, two = of(1, "prefill"), of(2, "decode"), of(3, "decode")
-    async with running(eds) as (fleet, table):
-        fleet.replace("a", [prefill, one])
-        await eventually(lambda: len(table) == 2, what="the endpoints")
-        fleet.replace("a", [prefill, two])
-        assert one.address in [each.address for each in table.specs()]
-        await eventually(lambda: [*table.specs()] == [prefill, two], what="the successor")
 
 
 async def test_an_endpoint_that_returns_before_envoy_forgets_it_is_treated_as_new(eds):

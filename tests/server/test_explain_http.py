@@ -6,9 +6,6 @@ import json
 import pytest
 from watching import PROMPT, ask, read, settle, watched_picker
 
-from laar.cli.explain import explain_live
-from laar.core.membership import POOL_LABEL, EndpointSpec
-from laar.errors import LaarError
 from laar.server.admin import explain as explaining
 from laar.server.admin.auth import Attempts
 from support import eventually
@@ -44,18 +41,6 @@ async def test_explain_shows_every_candidate_and_changes_nothing(tmp_path, http)
         assert PROMPT.strip() not in json.dumps(shown)
         assert not runner.picker.table.in_flight.any()
         assert len(runner.picker.observability.memory) == 0
-
-
-async def test_explain_decides_for_the_pool_that_the_query_names(tmp_path, http):
-    async with watched_picker(tmp_path) as (runner, url):
-        pooled = EndpointSpec(
-            address="10.9.0.9:8000", models=("large",), labels={POOL_LABEL: "team/p"}
-        )
-        runner.picker.table.replace("pools", [pooled])
-        shown = await explain_live(url, json.dumps(CHAT).encode(), {":pool": "team/p"}, None)
-        assert [row["endpoint"] for row in shown["candidates"]] == [pooled.address]
-        with pytest.raises(LaarError, match="503"):
-            await explain_live(url, json.dumps(CHAT).encode(), {":pool": "team/none"}, None)
 
 
 async def test_only_a_few_bodies_are_in_memory_at_a_time(tmp_path, http, monkeypatch):
@@ -228,28 +213,6 @@ async def test_with_a_token_only_health_and_metrics_are_open(tmp_path, http, mon
         bearer = {"authorization": f"Bearer {TOKEN}"}
         assert (await get(http, f"{url}/decisions", headers=bearer))[0] == 200
         assert (await post(http, url, CHAT, **bearer))[0] == 200
-
-
-async def test_a_reporter_that_guesses_tokens_blocks_no_viewer(tmp_path, http):
-    """Both may come from one address, for example behind an ingress."""
-    files = {name: tmp_path / name for name in ("viewers", "outcomes")}
-    for name, file in files.items():
-        file.write_text(f"{name}-of-today")
-    sections = {
-        "decisions": {"viewers_token_file": str(files["viewers"])},
-        "accuracy": {"outcomes_token_file": str(files["outcomes"])},
-    }
-    async with watched_picker(tmp_path, **sections) as (_, url):
-        for guess, status in enumerate([401] * Attempts.MOST + [429]):
-            old = {"authorization": f"Bearer outcomes-of-{guess}"}
-            async with http.post(f"{url}/outcomes", json={"outcomes": []}, headers=old) as answer:
-                assert answer.status == status
-        right = {"authorization": "Bearer outcomes-of-today"}
-        async with http.post(f"{url}/outcomes", json={"outcomes": []}, headers=right) as answer:
-            assert answer.status == 200
-        today = {"authorization": "Bearer viewers-of-today"}
-        async with http.get(f"{url}/fleet", headers=today) as answer:
-            assert answer.status == 200
 
 
 async def test_an_open_feed_ends_when_its_token_is_replaced(tmp_path, http, monkeypatch):

@@ -188,23 +188,6 @@ async def test_a_drain_releases_all_waiting_requests_however_many():
         assert decision.address == "127.0.0.1:9"
 
 
-async def test_a_clock_that_jumps_ahead_leaves_no_request_hanging():
-    skew_s = 0.0
-    time = asyncio.get_running_loop().time
-    door = Door(clock=lambda: time() + skew_s, min_hold_s=0.3, max_hold_s=0.3)
-    first, _ = await door.ask(0)
-    held = door.ask(1)
-    await eventually(lambda: door.admission.queue.waiting == 1, what="the request to wait")
-    skew_s = 1e6  # forwards only, as monotonic clocks never go back
-    with pytest.raises(RequestError) as shed:
-        await held
-    assert (shed.value.status, shed.value.reason) == (503, "rejected-ttl-expired")
-    door.end(first)
-    decision, _ = await door.ask("next")  # a later request is decided immediately
-    door.end(decision)
-    assert door.left() == (0, 0, 0, 0)
-
-
 @pytest.mark.parametrize(
     ("kept", "end"),
     [

@@ -2,14 +2,11 @@
 
 import asyncio
 import contextlib
-import hashlib
-import threading
 
 import aiohttp
 import orjson
 import pytest
 
-from laar.envoy.options import MESSAGE_TIMEOUT_S
 from support import Answer, eventually
 from support.clients import post
 
@@ -129,21 +126,6 @@ async def test_a_wrong_answer_is_retried_on_another_model_until_all_are_tried(ga
     assert all("x-laar-tried-models" not in r.headers for u in upstreams for r in u.asked)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_long_bodies_arrive_whole_and_too_long_ones_get_a_413(gateway, http, shape):
-    upstream = await gateway.upstream()
-    gateway.members((upstream.address, "m", "auto"))
-    await gateway.picker(bodies={"max_body_bytes": 12 << 20})
-    envoy = await gateway.envoy(shape, max_body_bytes=12 << 20)
-    for size in (400_000, 10_000_000):
-        body = chat(text="x" * size)
-        assert (await post(http, envoy, body)).status == 200
-        received = upstream.asked[-1].body
-        assert hashlib.sha256(received).digest() == hashlib.sha256(body).digest()
-    answer = await post(http, envoy, chat(text="x" * (13 << 20)))
-    assert answer.status == 413
-
-
 async def test_no_request_fails_when_the_picker_dies_while_serving(gateway, http):
     a, b = await gateway.upstream(), await gateway.upstream()
     gateway.members((a.address, "m", "auto"), (b.address, "m", "auto"))
@@ -204,97 +186,6 @@ async def test_traffic_follows_the_endpoints_file_unless_it_is_invalid(gateway, 
     problems = gateway.runner.picker.problems
     await eventually(lambda: any("nonsense" in p for p in problems.values()), what="the problem")
     assert await reaches_b()
-
-
-async def test_a_forged_destination_reaches_no_other_endpoint(gateway, http):
-    a, victim = await gateway.upstream(), await gateway.upstream()
-    gateway.members((a.address, "m", "auto"))
-    await gateway.picker()
-    envoy = await gateway.envoy()
-    forged = {"x-gateway-destination-endpoint": victim.address}
-    assert (await post(http, envoy, chat(), **forged)).headers["x-upstream"] == a.address
-    await gateway.stop_picker()
-    assert (await post(http, envoy, chat(), **forged)).headers["x-upstream"] == a.address
-    assert victim.asked == []
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_bodyless_and_opaque_requests_reach_an_endpoint(gateway, http, shape):
-    upstream = await gateway.upstream()
-    gateway.members((upstream.address, "m"))
-    await gateway.picker()
-    envoy = await gateway.envoy(shape)
-    async with http.get(f"{envoy.url()}/version") as answer:
-        assert answer.status == 200
-        assert answer.headers["x-laar-reason"] == "opaque"
-    data = bytes(range(256)) * 1000
-    answer = await post(
-        http, envoy, data, "/v1/audio/transcriptions", **{"content-type": "audio/wav"}
-    )
-    assert answer.status == 200
-    assert upstream.asked[-1].body == data
-    answer = await post(http, envoy, b'{"model":"m","prompt":"x"}', "/tokenize")
-    assert answer.status == 200
-
-
-async def test_a_client_that_disconnects_during_its_answer_leaves_nothing_reserved(gateway, http):
-    upstream = await gateway.upstream()
-    gateway.members((upstream.address, "m"))
-    await gateway.picker()
-    envoy = await gateway.envoy()
-    table = gateway.runner.picker.table
-
-    async def endless():
-        while True:
-            yield b'data: {"choices":[]}\n\n'
-            await asyncio.sleep(0.01)
-
-    upstream.script(Answer.sse(endless()))
-    async with http.post(f"{envoy.url()}/v1/chat/completions", data=chat("m")) as answer:
-        await answer.content.readline()
-        assert table.in_flight.sum() == 1
-    await eventually(lambda: not table.in_flight.any(), what="the release")
-    assert not table.queued_tokens.any()
-
-
-async def test_only_the_top_level_model_of_an_answer_gets_the_clients_name(gateway, http):
-    upstream = await gateway.upstream()
-    gateway.members((upstream.address, "m"))
-    await gateway.picker()
-    envoy = await gateway.envoy("full-duplex", trust_gateway_headers=True)
-    tool = b'{"content":[{"type":"tool_use","name":"ask","input":{"model": "m"}}],"model":%b}'
-
-    async def pieces():
-        yield tool[:70]
-        yield tool[70:] % b'"m"'
-
-    upstream.script(Answer(chunks=pieces()), Answer(body=b'{"model":"m"}'))
-    answer = await post(http, envoy, chat(max_tokens=5), path="/v1/messages")
-    assert answer.body == tool % b'"auto"'
-    unnamed = b'{"messages":[{"role":"user","content":"x"}]}'
-    named = {"x-gateway-model-name-rewrite": "m"}
-    assert (await post(http, envoy, unnamed, **named)).body == b'{"model":"m"}'
-    assert orjson.loads(upstream.asked[-1].body)["model"] == "m"
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_a_long_body_may_wait_until_others_have_been_read(gateway, http, shape):
-    upstream = await gateway.upstream()
-    gateway.members((upstream.address, "m"))
-    runner = await gateway.picker()
-    envoy = await gateway.envoy(shape, patient=False)
-    others_are_read = threading.Event()
-    runner.processor.reader.submit(others_are_read.wait)
-    try:
-        body = chat("auto", "x" * (2 << 20))
-        asking = asyncio.create_task(post(http, envoy, body))
-        await eventually(lambda: runner.picker.metrics.streams_open == 1, what="the request")
-        await asyncio.sleep(MESSAGE_TIMEOUT_S + 0.7)
-    finally:
-        others_are_read.set()
-    answer = await asking
-    assert answer.headers["x-laar-model"] == "m"
-    assert orjson.loads(upstream.asked[-1].body)["model"] == "m"
 
 
 async def test_an_envoy_under_load_drains_and_answers_all_forwarded_requests(gateway, http):

@@ -294,22 +294,6 @@ async def test_behind_any_gateway_no_path_leaves_the_base_path_of_an_engine(gate
     assert not [r.path for r in upstream.requests if "admin" in r.path]
 
 
-@pytest.mark.parametrize("shape", ["gateway", "standalone", "sidecar"])
-async def test_a_post_that_claims_an_upgrade_reaches_no_endpoint_unread(gateway, shape):
-    """Some engines ignore the header, and for Envoy the body of an upgraded request never ends."""
-    upstream = await gateway.upstream()
-    gateway.members((upstream.address, "m"))
-    await gateway.picker()
-    envoy = await gateway.envoy(shape)
-    lines = HEAD + b"upgrade: websocket\r\nconnection: upgrade\r\ncontent-length: %d\r\n\r\n"
-    async with connected(envoy) as (reader, writer), asyncio.timeout(10):
-        writer.write(lines % len(chat()) + chat())
-        answer = await reader.readuntil(b"\r\n\r\n")
-    assert answer.startswith(b"HTTP/1.1 400")
-    assert b"x-laar-reason: bad-request" in answer
-    assert bodies(upstream) == []
-
-
 class Unupgraded(ServedEngine):
     """Answers as if no WebSocket had been asked for."""
 

@@ -10,8 +10,6 @@ from jh2.connection import H2Connection
 from jh2.events import DataReceived, ResponseReceived, StreamEnded, StreamReset, WindowUpdated
 
 from support.clients import connected
-from support.upstream import Answer
-from support.waiting import eventually
 
 pytestmark = pytest.mark.envoy
 
@@ -84,27 +82,3 @@ async def test_bodies_longer_than_a_streams_window_reach_the_engine(gateway, sha
             status = await Http2Post(reader, writer).send(path, kind, body, has_length=has_length)
         assert status == 200, (path, has_length)
         assert upstream.asked[-1].body == body, (path, has_length)
-
-
-@pytest.mark.parametrize("shape", ["standalone", "gateway"])
-async def test_the_requests_of_a_client_that_is_gone_end(gateway, shape):
-    """Its machine died, so it neither reads its answer nor closes its connection."""
-
-    def hurry(bootstrap):
-        client = bootstrap["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]
-        options = client["typed_config"]["http2_protocol_options"]
-        if pings := options.get("connection_keepalive"):
-            pings |= {"interval": "0.5s", "timeout": "0.5s"}
-
-    upstream = await gateway.upstream()
-    upstream.default_answer = Answer(body=b'{"choices": [{"text": "%b"}]}' % (b"x" * (1 << 20)))
-    gateway.members((upstream.address, "m"))
-    picker = (await gateway.picker()).picker
-    envoy = await gateway.envoy(shape, hurry)
-    async with connected(envoy) as (reader, writer):
-        reader.feed_data(b" " * (1 << 18))  # no more is read
-        Http2Post(reader, writer).begin("/v1/completions", "application/json", b'{"prompt":"a"}')
-        await eventually(lambda: len(upstream.asked) == 1, what="the request")
-        await eventually(lambda: picker.metrics.streams_open == 0, what="its end")
-        assert not picker.table.in_flight.any()
-        assert not writer.is_closing()

@@ -19,7 +19,6 @@ from support.authority import Authority
 from support.kube_api_server import KubeApiServer, pod, pool
 from support.stand_ins import KINDS, StandIn
 
-SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
@@ -231,59 +230,6 @@ async def test_a_fleet_scaled_to_zero_is_reported_and_the_first_new_pod_serves(
 
 
 @pytest.mark.envoy
-async def test_a_pool_deleted_under_load_is_not_ready_until_it_returns(gateway, http, cluster):
-    (a,), port = await pods(gateway, cluster, 1)
-    await cluster.put("inferencepools", pool(ports=(port,)))
-    await picker(gateway, inference_pool(cluster))
-    await knows(gateway, a)
-    envoy = await gateway.envoy("full-duplex")
-    stop, outcomes = asyncio.Event(), set()
-
-    async def client():
-        while not stop.is_set():
-            async with ask(http, envoy) as answer:
-                outcomes.add((answer.status, answer.headers.get("x-laar-reason")))
-
-    async def is_ready(wanted):
-        return await readiness(gateway) == wanted
-
-    async with asyncio.TaskGroup() as clients:
-        for _ in range(4):
-            clients.create_task(client())
-        await eventually(lambda: outcomes == {(200, "laar")}, what="traffic")
-        await cluster.delete("inferencepools", "fleet")
-        await eventually(lambda: is_ready(NOT_SERVING), what="the picker to be unready")
-        await eventually(lambda: (503, "no-endpoints") in outcomes, what="refusals")
-        await cluster.put("inferencepools", pool(ports=(port,)))
-        await eventually(lambda: is_ready(SERVING), what="readiness")
-        await knows(gateway, a)
-        outcomes.clear()
-        await eventually(lambda: (200, "laar") in outcomes, what="traffic again")
-        stop.set()
-    assert gateway.runner.picker.metrics.stream_faults == 0
-
-
-@pytest.mark.envoy
-async def test_ranks_are_endpoints_and_the_annotation_excludes_some(gateway, http, cluster):
-    ports = (free_port(), free_port())
-    ranks = [await gateway.upstream("127.0.0.2", port) for port in ports]
-    await cluster.put("pods", pod("p0", "127.0.0.2"))
-    await cluster.put("inferencepools", pool(ports=ports))
-    await picker(gateway, inference_pool(cluster))
-    table = gateway.runner.picker.table
-    await eventually(lambda: len(table) == 2, what="both ranks")
-    envoy = await gateway.envoy()
-    turn = {"x-laar-policy": "round-robin"}
-    seen = {await served_by(http, envoy, **turn) for _ in range(4)}
-    assert seen == {rank.address for rank in ranks}
-    said = {"laar.dev/model": "org/tiny", "llm-d.ai/active-ports": str(ports[1])}
-    await cluster.put("pods", pod("p0", "127.0.0.2", annotations=said))
-    await eventually(lambda: len(table) == 1, what="one rank")
-    await knows(gateway, ranks[1])
-    assert await served_by(http, envoy, **turn) == ranks[1].address
-
-
-@pytest.mark.envoy
 async def test_a_model_rewrite_takes_precedence_over_the_gateways_header(gateway, http, cluster):
     (a,), port = await pods(gateway, cluster, 1)
     await cluster.put("inferencepools", pool(ports=(port,)))
@@ -421,22 +367,6 @@ async def test_no_model_is_unknown_while_some_pods_have_not_listed_theirs(
         await eventually(lambda: statuses[done:].count(200) > 8, what="answers")
         stop.set()
     assert set(statuses) == ({200} if flow else {200, 503})
-
-
-@pytest.mark.envoy
-async def test_a_pod_that_was_away_serves_before_it_lists_its_models_again(gateway, http, cluster):
-    (a,) = await llm_d_pool(gateway, cluster, lists("org/tiny"))
-    runner = await picker(gateway, inference_pool(cluster))
-    table = runner.picker.table
-    envoy = await gateway.envoy("full-duplex")
-    await picks(http, envoy)
-    a.models = []
-    away = pod("p0", a.host, labels=LLM_D, annotations={}, ready=False)
-    await cluster.put("pods", away)
-    await eventually(lambda: len(table) == 0, what="the endpoint to leave")
-    await cluster.put("pods", pod("p0", a.host, labels=LLM_D, annotations={}))
-    await eventually(lambda: len(table) == 1, what="the endpoint to return")
-    assert await served_by(http, envoy) == a.address
 
 
 LLM_DS_EXAMPLE = """\

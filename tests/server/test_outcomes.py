@@ -9,7 +9,6 @@ import pytest
 
 from laar.accuracy.artifact import Capability, Cell, ModelCapability, RetryTerms, Speed
 from laar.accuracy.fitting.records import read_records
-from laar.accuracy.signs import CUT, FORM, PLAIN, Sign
 from laar.client import report_outcome, until_correct
 from laar.core.decision import Completion
 from laar.core.membership import EndpointSpec
@@ -178,24 +177,6 @@ async def test_the_decision_log_is_usable_for_a_fit_and_as_a_trace(gateway, http
     assert len(list(read_decisions(log))) == 17
 
 
-@pytest.mark.parametrize(
-    ("end", "verdict"),
-    [
-        ({"status": 503}, "unanswered"),
-        ({"status": 200, "error": True}, "unanswered"),
-        ({"status": None, "cause": "error"}, "unanswered"),  # Envoy reached no endpoint
-        ({"status": 200, "cause": "reset"}, "taken"),
-        # The answer does not pass through the picker.
-        ({"status": None, "cause": "disconnect"}, "taken"),
-    ],
-)
-async def test_a_refusal_cannot_be_reported_as_a_wrong_answer(gateway, http, end, verdict):
-    runner = await picker(gateway)
-    told = {"decision_id": ask(runner, model="a", **end).id, "correct": False}
-    assert (await post(gateway, http, told))[1]["verdicts"] == [verdict]
-    assert (believed(ask(runner), "a") == pytest.approx(0.9)) == (verdict == "unanswered")
-
-
 async def test_outcomes_of_an_adapter_do_not_count_for_its_model(gateway, http):
     log = gateway.directory / "decisions.jsonl"
     runner = await picker(gateway, decisions={"log": str(log)})
@@ -326,20 +307,6 @@ async def test_one_report_for_the_last_attempt_settles_the_whole_chain(gateway, 
     assert 'laar_retry_outcomes_total{verdict="taken"} 1.0' in await get(gateway, http, "/metrics")
     _, late = await post(gateway, http, {"decision_id": first.id, "correct": False})
     assert late["verdicts"] == ["repeated"]  # the report on the retry included it
-
-
-@pytest.mark.parametrize(
-    "end", [{"status": 503}, {"status": None, "cause": "disconnect"}, {"cause": "reset"}]
-)
-async def test_a_retry_after_a_truncated_answer_does_not_show_a_wrong_one(gateway, http, end):
-    """An engine that crashes in the middle of its stream leaves a truncated answer."""
-    runner = await picker(gateway)
-    first = ask(runner, "q", **end)
-    second = ask(runner, "q", tried=",".join(first.tried))
-    assert (first.model, second.model) == ("a", "b")
-    await post(gateway, http, {"decision_id": second.id, "correct": True})
-    reported = runner.picker.learning.online.by_model(time.monotonic())
-    assert reported.keys() == {"b"}
 
 
 # Across restarts.
@@ -491,18 +458,6 @@ async def test_an_artifact_for_other_models_is_reported(gateway, http):
 
 
 @pytest.mark.parametrize("counts", [True, False])
-async def test_signs_in_answers_move_a_model_if_enabled(gateway, counts):
-    runner = await picker(gateway, accuracy={"signs": counts})
-    for _ in range(150):
-        ask(runner, model="a", sign=Sign(CUT, FORM))
-        ask(runner, model="b", sign=Sign(PLAIN, FORM))
-    if counts:
-        assert believed(ask(runner), "a") < 0.8 < believed(ask(runner), "b")
-    else:
-        assert believed(ask(runner), "a") == pytest.approx(0.9)
-
-
-@pytest.mark.parametrize("counts", [True, False])
 async def test_repeating_a_question_immediately_counts_against_a_model(gateway, http, counts):
     engines = {name: await gateway.upstream() for name in ("a", "b")}
     gateway.members(*((engine.address, name) for name, engine in engines.items()))
@@ -526,15 +481,3 @@ async def test_repeating_a_question_immediately_counts_against_a_model(gateway, 
         assert believed(decision, "a") < 0.79 < 0.8 < believed(decision, "b")
     else:
         assert believed(decision, "a") == believed(decision, "b") == pytest.approx(0.8)
-
-
-async def test_repeating_the_same_tool_call_counts_against_a_model(gateway):
-    runner = await picker(gateway, accuracy={"signs": True})
-    for number in range(150):
-        for turn in range(2):
-            for model, calls in (("a", 7), ("b", 8 + turn)):
-                sign = Sign(PLAIN, FORM, calls=calls)
-                session = f"{model} {number}"
-                ask(runner, model=model, sign=sign, session=session, chars=4000 + turn)
-    assert believed(ask(runner), "a") < 0.88
-    assert believed(ask(runner), "b") > 0.8

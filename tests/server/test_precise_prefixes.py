@@ -85,15 +85,3 @@ async def test_a_cache_is_estimated_from_its_events(gateway, http):
     assert found["prompt_tokens_details"]["cached_tokens"] == pytest.approx(
         share * found["prompt_tokens"], abs=32
     )
-
-
-async def test_a_client_cannot_claim_blocks_of_another_prompt(gateway, http):
-    """A client could name one of its own decisions as its session, to claim that one's blocks."""
-    url, direct, believed = await followed_engine(gateway, http)
-    shared, other = chat(story(1, 1200)), chat(story(2, 1200))
-    await post(http, url, shared)
-    _, answered = await post(http, url, shared)  # cached, so its events name no blocks
-    claimed = {"x-session-id": answered["x-laar-decision-id"]}
-    await post(http, direct, other, **claimed)
-    await post(http, direct, chat(story(3, 1200)))  # evicts the shared prompt
-    await eventually(lambda: believed(shared) < 0.9, what="the eviction to be noticed")

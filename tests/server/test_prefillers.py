@@ -98,40 +98,10 @@ async def test_no_request_of_a_client_is_the_trial_of_a_failed_prefiller(
     assert statuses[20:] == [200] * 20
 
 
-@pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
-async def test_simulated_endpoints_play_both_roles(gateway, http, shape):
-    p, d, e = found = [await gateway.simulated(time_scale=0.001) for _ in range(3)]
-    write(gateway, **{p.address: "prefill", d.address: "decode", e.address: "decode"})
-    runner = await gateway.picker(routing={"apart": "always"})
-    url = (await gateway.envoy(shape)).url()
-    for n in range(6):
-        body = {**chat(f"{n}. {'a long story ' * 100}"), "max_tokens": 7, "stream": n % 2 == 0}
-        answer = await ask(http, url, body)
-        assert answer.status == 200
-        assert answer.headers["x-sim-endpoint"] in (d.address, e.address)
-    made = [endpoint.serving.metrics.page(endpoint.serving.driver.reported) for endpoint in found]
-    assert number(made[0], b"vllm:generation_tokens_total") == 6.0
-    assert sum(number(page, b"vllm:generation_tokens_total") for page in made[1:]) == 42.0
-    assert number(made[0], b"vllm:request_success_total") == 6.0
-    page = await fetched(http, gateway.url("admin", "/metrics"))
-    assert b'laar_prefills_apart_total{model="m"} 6.0' in page
-    decision = answer.headers["x-laar-decision-id"]
-    shown = orjson.loads(await fetched(http, gateway.url("admin", f"/decisions/{decision}")))
-    assert shown["prefiller"] == p.address
-    assert f"{p.address} prefills the prompt" in shown["sentence"]
-    await eventually(lambda: not runner.picker.table.in_flight.any())
-
-
 async def fetched(http, url):
     async with http.get(url) as answer:
         assert answer.status == 200, url
         return await answer.read()
-
-
-def number(page, name):
-    """Return the sum of a metric's samples."""
-    lines = [line for line in page.splitlines() if line.startswith(name + b"{")]
-    return sum(float(line.rpartition(b" ")[2]) for line in lines)
 
 
 ENCODERS = "x-encoder-hosts-ports"
@@ -182,45 +152,3 @@ async def test_the_sidecar_gets_an_encoder_for_each_image_and_none_for_text(gate
 async def decided(http, gateway, answer):
     decision = answer.headers["x-laar-decision-id"]
     return orjson.loads(await fetched(http, gateway.url("admin", f"/decisions/{decision}")))
-
-
-@pytest.mark.parametrize("role", ["decode", "encode-prefill-decode", ""])
-async def test_images_are_encoded_elsewhere_only_for_endpoints_with_a_sidecar(gateway, http, role):
-    d, e = await gateway.upstream(), await gateway.upstream()
-    write(gateway, **{d.address: role, e.address: "encode"})
-    runner = await gateway.picker()
-    url = (await gateway.envoy()).url()
-    for apart, told in (("by-cost", [e.address] if role == "decode" else []), ("never", [])):
-        gateway.change(routing={"apart": apart})
-        await eventually(lambda wanted=apart: runner.picker.director.settings.apart == wanted)
-        await ask(http, url, with_media("look", "cat"))
-        assert d.asked[-1].headers.getall(ENCODERS, []) == told
-
-
-class EncodingSidecar(RecordingUpstream):
-    """An endpoint that answers 502 if any of its encoders breaks, as `fragile` does when used."""
-
-    fragile = None
-
-    async def _handle(self, request):
-        is_broken = self.fragile and self.fragile.address in request.headers.get(ENCODERS, "")
-        if is_broken:
-            self.fragile.default_answer = Answer(status=503)
-        self.default_answer = Answer(status=502 if is_broken else 200)
-        return await super()._handle(request)
-
-
-async def test_an_encoder_that_fails_gets_no_more_images(gateway, http):
-    d, f = [await gateway.enter(EncodingSidecar()) for _ in range(2)]
-    encoders = [await gateway.upstream() for _ in range(3)]
-    for sidecar in (d, f):
-        sidecar.fragile = encoders[0]
-    roles = {d.address: "decode", f.address: "decode"}
-    write(gateway, **roles, **{e.address: "encode" for e in encoders})
-    await gateway.picker()
-    url = (await gateway.envoy()).url()
-    statuses = [(await ask(http, url, with_media("look", f"cat{n}"))).status for n in range(60)]
-    assert statuses.count(502) < 15
-    assert statuses[-20:].count(200) >= 19
-    told = [r.headers[ENCODERS] for r in (*d.asked, *f.asked) if ENCODERS in r.headers]
-    assert {e.address for e in encoders} == set(told)

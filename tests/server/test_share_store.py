@@ -192,20 +192,6 @@ async def test_a_store_emptied_while_in_use_does_not_separate_pickers(
     )
 
 
-async def test_a_store_emptied_after_its_clock_was_ahead_does_not_separate_pickers(server, members):
-    """The stream begins again at a position far before those that the pickers have read."""
-    await server.start()
-    ahead = f"{int((time.time() + 3600) * 1e3)}-0"
-    await server.ask("XADD", "laar:{laar}:records", ahead, "o", "before", "b", "{}")
-    p, q = [await members(n) for n in range(2)]
-    await eventually(lambda: len(p.sharer.sharing.peers) == len(q.sharer.sharing.peers) == 1)
-    await server.ask("FLUSHALL")
-    p.decide()
-    await eventually(lambda: q.in_flight == 1, what="the load")
-    q.decide()
-    await eventually(lambda: p.in_flight == 2, what="the other's load")
-
-
 async def test_a_picker_that_starts_with_an_emptied_store_introduces_no_other_key(server, members):
     """This happens if a node with the store and a picker fails, and both start elsewhere."""
     await server.start()
@@ -566,59 +552,6 @@ async def test_a_corrected_store_clock_does_not_separate_pickers(server, members
     await wire.cut()
 
 
-@pytest.mark.slow
-async def test_a_store_whose_clock_was_ahead_does_not_keep_more_records(server):
-    """Until the clock has caught up, each new entry of the stream gets the time of the last one."""
-    await server.start()
-    records = "laar:{laar}:records"
-    ahead = f"{int((time.time() + 3600) * 1e3)}-0"
-    await server.ask("XADD", records, ahead, "o", "before", "b", "{}")
-    share = Share(url=server.url, history_s=5.0)
-    store = Store(share, part(SharingSettings, share), origin="p/1", secret=b"k" * 16)
-    await store.open(b"k" * 16, starting=True)
-    end = time.monotonic() + 12.0
-    sent = 0
-    while time.monotonic() < end:
-        await store.send([b"x" * 300] * 4)
-        sent += 4
-        await asyncio.sleep(0.01)
-    kept = await server.ask("XLEN", records)
-    assert 0.3 * sent < kept < 0.7 * sent
-    await store.close()
-
-
-@pytest.mark.slow
-async def test_a_picker_that_is_cut_off_continues_alone_while_the_others_share(
-    server, members, tmp_path
-):
-    await server.start()
-    wire = Wire(server.socket, tmp_path / "wire")
-    await wire.heal()
-    p, q, r = await members(1), await members(2), await members(3, url=wire.url)
-    held = [each.decide() for each in (p, q, r)]
-    await eventually(lambda: p.in_flight == q.in_flight == r.in_flight == 3)
-    await wire.cut()
-    await eventually(lambda: "share" in r.problems, what="the problem")
-    await eventually(
-        lambda: p.in_flight == q.in_flight == 2, what="the end of the lease of `r` at the others"
-    )
-    await eventually(lambda: r.in_flight == 1, what="the end of the others' leases here")
-    assert not p.problems
-    texts = [f"{n} was asked on one side " * 30 for n in range(6)]
-    for number, text in enumerate(texts):
-        side = (p, r)[number % 2]
-        side.settle(side.decide(text))
-    assert not r.held(texts[0])
-    await wire.heal()
-    await eventually(lambda: p.in_flight == q.in_flight == r.in_flight == 3, what="all loads")
-    for each in (p, q, r):
-        await eventually(lambda each=each: all(each.held(text) > 0.9 for text in texts))
-    for each, decision in zip((p, q, r), held, strict=True):
-        each.settle(decision)
-    await eventually(lambda: p.in_flight == q.in_flight == r.in_flight == 0)
-    await wire.cut()
-
-
 async def test_a_picker_without_a_store_starts_from_its_own_snapshot(tmp_path):
     share = Share(snapshot_file=tmp_path / "snapshot")
     text = "remember me " * 60
@@ -634,20 +567,6 @@ async def test_a_picker_without_a_store_starts_from_its_own_snapshot(tmp_path):
     r = await Member(share, 3).start()
     r.settle(r.decide(text))
     await r.kill()
-
-
-async def test_a_snapshot_that_cannot_be_written_is_a_problem_until_it_can(
-    tmp_path, snapshots_every
-):
-    snapshots_every(0.05)
-    file = tmp_path / "missing" / "snapshot"
-    p = await Member(Share(snapshot_file=file), 1).start()
-    await eventually(lambda: "share.snapshot_file" in p.problems, what="a problem")
-    assert f"{file} can't be written (No such file" in p.problems["share.snapshot_file"]
-    file.parent.mkdir()
-    await eventually(lambda: "share.snapshot_file" not in p.problems, what="its end")
-    await p.kill()
-    assert list(file.parent.iterdir()) == [file]
 
 
 async def test_a_picker_that_never_knew_an_endpoint_overwrites_no_snapshot(tmp_path):

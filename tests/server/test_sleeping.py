@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 
 import orjson
@@ -169,33 +168,3 @@ async def test_an_engine_without_a_wake_up_path_gets_no_more_requests(gateway, h
     await eventually(lambda: bool(runner.picker.table.asleep[0] > 0.0), what="its page")
     assert (await post(http, envoy, chat("a prompt"))).status == 200
     assert asleep.woken == 2
-
-
-async def test_an_engine_that_failed_while_falling_asleep_is_considered_asleep(gateway, http):
-    engine, other = await gateway.enter(Sleeper()), await gateway.enter(Sleeper())
-    engine.awake.set()
-    other.awake.set()
-    runner = await fleet_of(gateway, engine, other, labels={})
-    table, problems = runner.picker.table, runner.picker.problems
-    envoy = await gateway.envoy()
-    engine.busy = asyncio.Event()
-    asked = [asyncio.create_task(post(http, envoy, chat(f"prompt {n}"))) for n in range(6)]
-    await eventually(lambda: engine.asked + other.asked == 6 and engine.asked > 0)
-    engine.awake.clear()
-    await eventually(lambda: bool(table.asleep[0] > 0.0))
-    engine.status = 500  # the engine aborts the requests it was answering
-    engine.busy.set()
-    assert [(await task)[0] for task in asked] == [200] * 6  # retried at the other engine
-    await asyncio.sleep(1.0)  # four probe intervals
-    assert engine.probes == 0
-    assert f"endpoint {engine.address}" not in problems
-    engine.status = 200
-    engine.awake.set()
-    answered, number = engine.answered, itertools.count()
-
-    async def is_used():
-        new = [chat(f"{next(number)} is a prompt that nobody has cached") for _ in range(6)]
-        await asyncio.gather(*(post(http, envoy, prompt) for prompt in new))
-        return engine.answered > answered
-
-    await eventually(is_used, what="an answer of the woken engine")

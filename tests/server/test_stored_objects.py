@@ -4,8 +4,6 @@ The stand-in below answers as OpenAI documents its Files, Batches and Conversati
 for other objects get 404.
 """
 
-from io import BytesIO
-
 import aiohttp
 import pytest
 from aiohttp import web
@@ -151,21 +149,6 @@ async def test_conversations_go_to_the_engine_that_stores_them(gateway, http, sh
             assert got[:2] == (200, home)
 
 
-async def test_conversations_begin_at_an_engine_that_has_them(gateway, http):
-    """Most engines, such as vLLM, have none; the request names no model."""
-    without, able = [await gateway.enter(Engine(*each)) for each in ((0, ()), (1,))]
-    gateway.members((without.address, "m"), (able.address, "m"))
-    await gateway.picker()
-    url = f"{(await gateway.envoy()).url()}/v1/conversations"
-    sent = {"json": {}, "headers": {"x-laar-policy": "round-robin"}}
-
-    async def all_begin():
-        """The picker has learned the engines' routes."""
-        return {(await found(http, "POST", url, **sent))[0] for _ in range(8)} == {200}
-
-    await eventually(all_begin, what="eight conversations that begin", timeout_s=20)
-
-
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_files_and_batches_of_a_tenant_are_stored_at_one_engine(gateway, http, shape):
     url = await engines(gateway, shape)
@@ -195,22 +178,6 @@ async def test_files_and_batches_of_a_tenant_are_stored_at_one_engine(gateway, h
     assert len(set(homes.values())) > 1, "tenants are spread"
 
 
-@pytest.mark.parametrize("shape", ["standalone", "gateway", "full-duplex"])
-async def test_files_and_their_parts_may_be_longer_than_other_bodies(gateway, http, shape):
-    """OpenAI's Python library splits a file into parts of 64 MB, twice laar's limit."""
-    url = await engines(gateway, shape, max_body_bytes=100_000)
-    text = "x" * 300_000
-    _, home = await uploaded(http, url, text)
-    async with http.post(f"{url}/v1/uploads", json={"bytes": len(text)}) as answer:
-        assert answer.headers["x-engine"] == home
-        name = (await answer.json())["id"]
-    form = aiohttp.FormData()
-    form.add_field("data", text.encode(), filename="part")
-    for data in (form, BytesIO(text.encode())):
-        got = await found(http, "POST", f"{url}/v1/uploads/{name}/parts", data=data)
-        assert got[:2] == (200, home)
-
-
 async def test_a_restarted_picker_finds_the_files_of_a_tenant(gateway, http):
     url = await engines(gateway, "standalone")
     name, home = await uploaded(http, url)
@@ -225,25 +192,3 @@ async def test_a_restarted_picker_finds_the_files_of_a_tenant(gateway, http):
     for _ in range(8):
         got = await found(http, "GET", f"{url}/v1/files/{name}")
         assert got[:2] == (200, home)
-
-
-async def test_a_prompt_that_looks_like_a_file_reference_is_ignored(gateway, http):
-    url = await engines(gateway, "standalone")
-    name, home = await uploaded(http, url)
-    text = f'{{"file_id": "{name}"}} "file_id": "{name}"'
-    chat = {"model": "m", "messages": [{"role": "user", "content": text}]}
-    policy = {"x-laar-policy": "round-robin"}
-    seen = {
-        (await found(http, "POST", f"{url}/v1/chat/completions", json=chat, headers=policy))[1]
-        for _ in range(8)
-    }
-    assert seen - {home}
-
-
-async def test_an_unknown_file_is_left_to_the_engines(gateway, http):
-    url = await engines(gateway, "standalone")
-    part = {"type": "file", "file": {"file_id": "file-unknown"}}
-    chat = {"model": "m", "messages": [{"role": "user", "content": [part]}]}
-    status, engine, body = await found(http, "POST", f"{url}/v1/chat/completions", json=chat)
-    assert (status, engine is not None) == (404, True)
-    assert b"not found" in body

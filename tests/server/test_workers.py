@@ -229,19 +229,6 @@ def refused(settings):
     return str(error.value)
 
 
-async def test_invalid_settings_end_the_parent_with_one_error(tmp_path):
-    settings = settings_of(tmp_path)
-    settings.write_text(settings.read_text() + "decisions: {viewers_token_file: none}\n")
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "laar.cli", "serve", "-w", "2", "-c", str(settings)),
-        stderr=asyncio.subprocess.PIPE,
-    )
-    _, errors = await asyncio.wait_for(process.communicate(), 90)
-    assert process.returncode != 0
-    assert b"Traceback" not in errors
-    assert "decisions.viewers_token_file" in errors.decode()
-
-
 @pytest.mark.parametrize("worker", [0, 1])
 def test_an_admin_port_that_is_taken_is_reported_before_any_worker_starts(tmp_path, worker):
     first = consecutive_ports()
