@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from base64 import b64encode
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -209,21 +208,3 @@ def test_probabilities_stay_within_their_bounds(
     capability, models = CapabilityModel(fitted), ("a", "b", "new")
     row = capability.given_failures(capability.probabilities(models, QA), models, tried)
     assert ((row >= MIN_PROBABILITY) & (row <= MAX_PROBABILITY)).all()
-
-
-def test_a_new_kind_of_request_takes_no_longer_with_a_large_artifact() -> None:
-    """It once took a fifth of a second with many adapters and tasks, and blocked the event loop."""
-
-    def seconds(tasks: int, adapters: int) -> float:
-        cells = tuple(("en", 4096, f"t{each}", 30) for each in range(tasks))
-        known = CapabilityModel(artifact({f"m{each}": model(cells=cells) for each in range(5)}))
-        models = ["m0", *(f"adapter-{each}" for each in range(adapters))]
-        took_s = []
-        for number in range(5):
-            features = Features("fr", 4096, f"other-{number}")
-            began = perf_counter()
-            known.probabilities(models, features)
-            took_s.append(perf_counter() - began)
-        return min(took_s)
-
-    assert seconds(tasks=100, adapters=50) < 20 * seconds(tasks=1, adapters=1)

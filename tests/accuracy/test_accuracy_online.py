@@ -72,15 +72,6 @@ def test_no_hour_accepts_more_outcomes_than_the_cap(gaps: list[float], weight: f
         assert within <= 20 + 1e-6
 
 
-def test_false_reports_move_a_cell_by_at_most_the_documented_share() -> None:
-    online = OnlineOutcomes()
-    for step in range(20_000):
-        online.observe("a", QA, False, step * HOUR / 20_000)
-    moved = (0.9 - mean_of(online, 0.9, HOUR)) / 0.9
-    cap, kappa = online_module.CAP_PER_HOUR, online_module.KAPPA
-    assert moved <= cap / (kappa + cap) == pytest.approx(0.8)
-
-
 @pytest.mark.parametrize(
     ("weight", "offset", "now"),
     [

@@ -110,16 +110,6 @@ def test_an_hour_of_bad_signs_moves_a_model_by_at_most_their_cap():
         assert online.observe("m", CELL, True, float(second))  # reports have a cap of their own
 
 
-@pytest.mark.parametrize("number", range(7))
-@pytest.mark.parametrize("expected", [0.001, 0.3, 0.999])
-def test_online_learning_accepts_every_weak_outcome(number, expected):
-    online, signs = OnlineOutcomes(), Signs()
-    for seen_in, most in ((FORM, BROKEN_CALL), (SURE, BROKEN_CALL + LEVELS)):
-        if number <= most:
-            correct, weight, offset = signs.weak("m", Sign(number, seen_in), expected)
-            assert online.observe("m", CELL, correct, 0.0, weight, offset=offset, reporter=SIGNS)
-
-
 def choice(*logprobs, **more):
     return {"logprobs": {"content": [{"logprob": each} for each in logprobs]}, **more}
 

@@ -60,16 +60,6 @@ def test_alignment_finds_the_longest_path_for_any_order_of_the_documents(history
     assert not longest or tuple(sent[:longest]) in held
 
 
-@settings(max_examples=examples(300))
-@given(history_st, docs_st, st.integers(0, 99))
-def test_aligning_is_idempotent_and_never_shortens_a_match(history, docs, seed):
-    index = filled(history)
-    random.Random(seed).shuffle(docs)
-    sent = [docs[i] for i in index.align(0, 0, docs, 30.0)]
-    assert index.align(0, 0, sent, 30.0) == tuple(range(len(docs)))
-    assert index.match(0, sent) >= index.match(0, docs)
-
-
 def test_ten_thousand_alignments_keep_all_guarantees():
     rng = random.Random(5)
     index = OrderIndex(capacity_docs=400)
@@ -82,23 +72,6 @@ def test_ten_thousand_alignments_keep_all_guarantees():
             assert index.align(0, 0, sent, i * 0.1) == tuple(range(len(docs)))
         index.insert(0, 0, sent, i * 0.1)
     assert len(index) <= 400
-
-
-@settings(max_examples=examples(100))
-@given(history_st, st.integers(3, 40))
-def test_the_trie_holds_exactly_the_orders_within_capacity(history, capacity):
-    index = filled(history, capacity_docs=capacity)
-    live: dict[tuple[int, ...], None] = {}
-    for docs in history:
-        live.pop(tuple(docs), None)
-        live[tuple(docs)] = None
-        while len(prefixes(live)) > capacity and len(live) > 1:
-            live.pop(next(iter(live)))
-    assert len(index.orders) == len(live)
-    assert len(index) == len(prefixes(live))
-    for path in prefixes(history):
-        expected = max((n for n in range(len(path) + 1) if path[:n] in prefixes(live)), default=0)
-        assert index.match(0, path) == expected
 
 
 @settings(max_examples=examples(150))
@@ -131,30 +104,6 @@ def test_only_orders_not_sent_again_since_are_forgotten(history, before):
     for _ in range(2):
         index.forget("a", before=float(before))
         assert (len(index.orders), len(index)) == (len(kept), len(prefixes(kept)))
-
-
-def test_an_order_belongs_to_the_endpoint_that_it_was_last_sent_to():
-    index = OrderIndex()
-    index.insert(0, 0, [1, 2], 0.0, endpoint="a")
-    index.insert(0, 0, [1, 2], 0.0, endpoint="b")
-    index.insert(0, 0, [1, 3], 0.0, endpoint="a")
-    index.forget("a")
-    assert (len(index.orders), len(index)) == (1, 2)
-    index.forget("b")
-    assert (len(index.orders), len(index)) == (0, 0)
-
-
-def test_a_large_cache_is_forgotten_in_steps_except_orders_sent_again():
-    index = OrderIndex()
-    for i in range(1000):
-        index.insert(0, 0, [i, 2000, 2001], 0.0, endpoint="a")
-    index.forget("a")
-    left = len(index.orders)
-    assert 0 < left < 1000  # orders are removed in steps, so that requests need not wait
-    for i in range(1000):
-        index.insert(0, 0, [i, 2000, 2001], 1.0, endpoint="b")
-    index.forget("a")
-    assert len(index.orders) == 1000
 
 
 def test_scopes_do_not_affect_each_other():

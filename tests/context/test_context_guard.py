@@ -174,16 +174,6 @@ def test_differences_in_difficulty_are_not_taken_for_harm():
     assert all(asked(seed, 0.3) for seed in range(2))
 
 
-def test_a_question_that_is_repeated_forever_counts_once():
-    g = guard()
-    outcomes(g, 0.9, n=200)
-    for _ in range(1000):
-        g.record_outcome(-1, held_out=True, deduplicated=None, correct=True)
-    outcomes(g, 0.9, n=60, held_out=True, seed=3)
-    assert not g.off
-    assert g.moved.left.mean < 0.97
-
-
 def test_turns_and_retries_of_a_conversation_stay_in_one_group(monkeypatch):
     monkeypatch.setattr("laar.context.guard.WINDOW", 5)
     hook = ContextHook(ContextSettings(holdout_share=0.5))

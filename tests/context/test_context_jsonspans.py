@@ -120,18 +120,3 @@ def test_a_duplicate_key_is_refused_only_along_the_path():
 )
 def test_a_body_with_too_many_values_is_refused(text):
     assert refusal(text, ("y",)) is Reason.TOO_COMPLEX
-
-
-@settings(max_examples=20)
-@given(st.integers(0, 999), st.integers(1, 500), st.booleans())
-def test_values_after_texts_full_of_quotes_are_found(seed, quotes, plain):
-    rng = random.Random(seed)
-    value = {"a": ['"x\\' * quotes, '"' * quotes], "b": "old", "n": 10**quotes}
-    text = json.dumps(value) if plain else written(value, rng)
-    assert orjson.loads(text[slice(*spans_of(text, [("b",)])[("b",)])]) == "old"
-
-
-def test_backslashes_before_the_closing_quote_are_counted():
-    text = '{"a": "x\\\\", "b": "\\\\\\"", "c": "z"}'
-    spans = spans_of(text, [("a",), ("b",), ("c",)])
-    assert [text[slice(*spans[(key,)])] for key in "abc"] == ['"x\\\\"', '"\\\\\\""', '"z"']

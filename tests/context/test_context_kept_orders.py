@@ -148,15 +148,6 @@ def test_damaged_changes_neither_remove_nor_add_text(shape):
         assert not whole - letters(text)
 
 
-def test_the_latest_conversations_are_passed_to_other_pickers(monkeypatch):
-    monkeypatch.setattr("laar.context.memo.MAX_SAVED", 3)
-    here, asked, sent = begun("tagged")
-    assert len(dict(here.memo.latest())) == 3
-    there = hook()
-    handed_over(here, there)
-    assert send(there, [*asked, *LATER])[0] == [*sent, *LATER]
-
-
 def test_each_change_is_reported_after_its_request_was_accepted():
     here, asked, sent = begun("tagged")
     told = []

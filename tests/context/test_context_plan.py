@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from laar.context.doctor import diagnose
 from laar.context.hook import ContextHook
 from laar.context.settings import ContextSettings, Reason
-from laar_lab.offline import plan, plan_file, plan_lines
+from laar_lab.offline import plan, plan_lines
 from support.exploring import examples
 
 
@@ -95,15 +95,6 @@ def test_a_line_nested_too_deeply_to_write_stays_and_others_are_planned(field):
         assert ContextHook().apply(deep, now=0.0, **call).reason is Reason.TOO_COMPLEX
     assert diagnose(deep)["reason"] == (None if field == "model" else "too_complex")
     assert diagnose(b'{"body": %s}' % deep)["reason"] == "too_complex"
-
-
-def test_a_plan_is_read_from_a_file_and_written_to_a_file(tmp_path):
-    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    lines = [chat(ids) for ids in topics(20, 3)]
-    source.write_bytes(b"\r\n".join(lines))
-    report = plan_file(source, target, capacity_docs=100)
-    assert report.capacity_docs == 100
-    assert target.read_bytes().splitlines() == plan_lines(lines)[0]
 
 
 @pytest.mark.parametrize(("missing", "small"), [(0, False), (2, False), (3, True)])

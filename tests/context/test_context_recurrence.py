@@ -152,22 +152,6 @@ def test_no_text_is_kept():
     assert not re.search(rb"zebra|gran", pickle.dumps(known), re.IGNORECASE)
 
 
-def test_neither_question_nor_instructions_are_part_of_a_document():
-    *before, (text, _) = bodies(prose, "blank lines", 90)
-    found = "".join(items(taught(before), text))
-    assert found
-    assert "Question" not in found
-    assert "Answer from" not in found
-
-
-def test_parts_that_always_follow_each_other_are_one_document():
-    """Examples are a story in pieces, and chunks that share a paragraph."""
-    story = [prose(i) for i in range(5)]
-    texts = [("Once.\n\n" + "\n\n".join(story) + f"\n\nWhat of {n}?", []) for n in range(60)]
-    known = taught(texts)
-    assert items(known, texts[0][0]) == []
-
-
 def test_position_numbers_are_recognized():
     gap = "\n\n"
     rng = random.Random(4)

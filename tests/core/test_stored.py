@@ -55,17 +55,6 @@ def test_an_answer_is_fetched_only_from_the_endpoint_that_stored_it():
         assert (refused.value.status, refused.value.reason) == (404, "unknown-response")
 
 
-@pytest.mark.parametrize("ip", ["10.0.0.{}", "[fd00::{}]"])
-@pytest.mark.parametrize("named", ["{}:80", "{}", "bare"])
-def test_an_answer_is_fetched_however_the_gateway_writes_its_endpoint(ip, named):
-    d = director(*((f"{ip.format(n)}:80", "m") for n in range(1, 6)))
-    home = answered(d, "a")
-    host = home.rpartition(":")[0]
-    item = host.strip("[]") if named == "bare" else named.format(host)
-    got = Request(id="r", api=Api.OPAQUE, response_id="a", subset=frozenset({item, "10.9.9.9"}))
-    assert d.decide(got, 1.0).address == home
-
-
 def test_a_request_goes_to_the_endpoint_that_stores_a_file_it_names():
     d = director(*FLEET)
     homes = {name: answered(d, name, session="s") for name in ("f", "g", "h", "i", "j")}

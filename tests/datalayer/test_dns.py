@@ -10,7 +10,7 @@ import pytest
 
 from laar.core.membership import EndpointSpec
 from laar.datalayer import dns
-from laar.datalayer.dns import MAX_ADDRESSES, MAX_AT_ONCE, Resolver
+from laar.datalayer.dns import MAX_ADDRESSES, MAX_AT_ONCE, Resolver, system_lookup
 
 
 class Names:
@@ -236,3 +236,7 @@ async def test_an_address_that_left_stays_for_a_few_answers_only(
     await until(lambda: recorder.addresses == ["10.0.0.2:8000"])
     assert len(names.asked) - asked <= 20  # several, while changes are gathered
     assert recorder.problems == {}
+
+
+async def test_the_system_resolver_prefers_one_family() -> None:
+    assert await system_lookup("localhost") in (["127.0.0.1"], ["::1"])

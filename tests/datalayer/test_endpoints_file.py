@@ -214,24 +214,6 @@ async def test_a_change_is_not_lost_if_applying_it_fails_at_first(
     await until(lambda: len(recorder.addresses) == 2)
 
 
-async def test_an_unchanged_file_is_not_read_again(
-    tmp_path: Path, recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write(tmp_path / "e.yaml", ONE)
-    looks = 0
-    stat = Path.stat
-
-    def counting(self: Path, **options: Any) -> os.stat_result:
-        nonlocal looks
-        looks += self == path
-        return stat(self, **options)
-
-    monkeypatch.setattr(Path, "stat", counting)
-    start(EndpointsFile(path, recorder).run())
-    await until(lambda: looks > 20)
-    assert recorder.replaced == 1
-
-
 @pytest.mark.parametrize("name", ["a\nb", "a\x00", " a", "a ", "a,b", "a\x7fb", "", "x" * 257])
 def test_a_model_name_that_no_header_can_carry_is_refused(tmp_path: Path, name: str) -> None:
     text = yaml.safe_dump({"endpoints": [{"address": "10.0.0.1:80", "models": [name]}]})

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
 
 from laar.core.membership import EndpointSpec
-from laar.datalayer import fetching
 from laar.datalayer.fetching import get, read_capped, visiting_session
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -130,15 +129,3 @@ async def test_a_host_gets_one_connection_at_a_time() -> None:
         urls = [f"http://127.0.0.1:{port}/{n}" for n in range(9)]
         assert await asyncio.gather(*(fetched(it, url) for url in urls)) == [(200, b"ok")] * 9
         assert server.connections == 1
-
-
-async def test_unused_connections_are_dropped(
-    monkeypatch: pytest.MonkeyPatch, until: Callable[..., object]
-) -> None:
-    monkeypatch.setattr(fetching, "_KEPT_S", 0.05)
-    server = Server([OK])
-    async with listening(server) as port, session() as it:
-        await fetched(it, f"http://127.0.0.1:{port}/metrics")
-        await until(lambda: not server.open)
-        assert await fetched(it, f"http://127.0.0.1:{port}/metrics") == (200, b"ok")
-    await until(lambda: not server.open)

@@ -92,19 +92,6 @@ async def test_a_pod_is_followed_through_its_life(cluster: Any, sink: Any, until
     assert cluster.lists == 1
 
 
-async def test_a_disconnected_watch_resumes_without_a_list(
-    cluster: Any, sink: Any, until: Any
-) -> None:
-    await cluster.put("pods", pod("a"))
-    cluster.follow(VLLM)
-    await until(lambda: cluster.watches and sink.addresses)
-    await cluster.cut_a_line()
-    await cluster.put("pods", pod("b", "10.0.0.2"))
-    await until(lambda: len(sink.addresses) == 2)
-    assert cluster.lists == 1
-    await until(lambda: not sink.problems)
-
-
 async def test_watches_that_end_at_once_are_reported_and_replaced_by_lists(
     cluster: Any, sink: Any, until: Any
 ) -> None:
@@ -142,26 +129,6 @@ async def test_a_watch_resumes_from_the_version_in_a_bookmark(
     await cluster.put("pods", pod("b", "10.0.0.2"))
     await until(lambda: len(sink.addresses) == 2)
     assert cluster.lists == 1
-
-
-@pytest.mark.parametrize("as_status", [True, False])
-async def test_a_410_leads_to_a_list_that_detects_deletions(
-    cluster: Any, sink: Any, until: Any, as_status: bool
-) -> None:
-    cluster.gone_as_status = as_status
-    await cluster.put("pods", pod("a"))
-    await cluster.put("pods", pod("b", "10.0.0.2"))
-    cluster.follow(VLLM)
-    await until(lambda: cluster.watches and len(sink.addresses) == 2)
-    cluster.down = True
-    cluster.disconnect()
-    await cluster.delete("pods", "a")
-    await cluster.put("pods", pod("c", "10.0.0.3"))
-    cluster.compact()
-    await until(lambda: sink.problems)
-    cluster.down = False
-    await until(lambda: sink.addresses == ["10.0.0.2:8000", "10.0.0.3:8000"])
-    await until(lambda: not sink.problems)
 
 
 async def test_endpoints_survive_an_outage_and_it_is_reported(

@@ -71,12 +71,6 @@ def test_both_forms_of_events_are_read() -> None:
     assert [plain(event) for event in decoded(arrays)] == expected
 
 
-def test_hashes_may_be_bytes_and_parents_are_kept() -> None:
-    event = {**STORED, "block_hashes": [b"\x01" * 32], "parent_block_hash": b"\x02" * 32}
-    assert plain(decoded(batch(event))[0])[:2] == ([b"\x01" * 32], b"\x02" * 32)
-    assert plain(decoded(batch(["BlockStored", [7], 6]))[0])[:2] == ([7], 6)
-
-
 def test_salts_and_adapters_of_blocks_are_read() -> None:
     salted = {**STORED, "extra_keys": [["tenant-a"], None]}
     adapted = {**STORED, "lora_name": "sql", "extra_keys": [["sql", "tenant-a"], ["sql"]]}
@@ -91,13 +85,6 @@ def test_salts_and_adapters_of_blocks_are_read() -> None:
         ("3", ()),
         ("", ("tenant-a", "")),
     ]
-
-
-def test_a_session_in_sglangs_metadata_is_read() -> None:
-    event = ["BlockStored", [1], None, [5, 6], 2, None, "GPU", {"session_id": "id-1"}]
-    (stored,) = decoded(batch(event))
-    assert isinstance(stored, Stored)
-    assert stored.session == "id-1"
 
 
 @pytest.mark.parametrize("metadata", [True, False], ids=["metadata", "fields"])

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -164,18 +163,6 @@ def test_a_node_shows_its_own_ranks_of_a_whole(ranks: list[object], parts: int) 
     if parts > 1:
         readings = [read_page(part, "vllm", None)[0].running for part in found]
         assert readings == sorted(ranks)
-
-
-def test_a_page_with_many_ranks_takes_no_longer_than_one_with_few() -> None:
-    def seconds(ranks: int) -> float:
-        """Return the seconds that splitting takes, for a page of 16,000 samples."""
-        names = ["num_requests_running", *(f"bucket_{n}" for n in range(16_000 // ranks - 1))]
-        text = "".join(f'vllm:{name}{{engine="{r}"}} 2\n' for name in names for r in range(ranks))
-        began = time.process_time()
-        assert len(pages_by_rank(text.encode(), "vllm")) == ranks
-        return time.process_time() - began
-
-    assert seconds(64) < 8 * seconds(2)
 
 
 @pytest.mark.parametrize(
@@ -367,14 +354,6 @@ def test_requests_refused_for_a_full_queue_count_since_the_last_page() -> None:
         reading, counters = read_page(text.encode(), "vllm", counters)
         seen.append(reading.refused)
     assert seen == [0, 14, 0, 6, 0, 1]
-
-
-@pytest.mark.parametrize(("fetched", "has_tiers"), [(None, False), (0, False), (1_024, True)])
-def test_a_counter_of_fetched_tokens_shows_slower_memory(fetched, has_tiers) -> None:
-    page = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n"
-    if fetched is not None:
-        page += f'vllm:external_prefix_cache_hits_total{{engine="0"}} {fetched}\n'
-    assert read_page(page.encode(), "vllm", None)[0].has_tiers is has_tiers
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 
 from laar.core.membership import EndpointSpec
-from laar.datalayer import scrape, visits
+from laar.datalayer import scrape
 from laar.datalayer.discovery import look_at
 from laar.datalayer.endpoints_file import Endpoint
 from laar.datalayer.scrape import Scraper
@@ -233,21 +233,6 @@ class Visiting(Visits):
         super().__init__(lambda: specs, options.pop("sink", QUIET), rng=random.Random(1), **options)
         self.visit = visit
         self.kept = {spec.address: "something" for spec in specs}
-
-
-async def test_visits_are_capped_and_not_doubled_and_reach_all_endpoints(
-    start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(visits, "MAX_UNDER_WAY", 64)
-    busy = Busy()
-    specs = [spec(f"10.0.{i}.1:1") for i in range(100)]
-    start(Visiting(busy.visit, specs).run())
-    await until(lambda: busy.now == 64)
-    await asyncio.sleep(0.05)
-    assert len(busy.started) == len(set(busy.started)) == 64
-    busy.go_on.set()
-    await until(lambda: len(set(busy.started)) == 100)
-    assert busy.most <= 64
 
 
 async def test_the_visit_to_a_removed_endpoint_is_cancelled(start: Any, until: Any) -> None:

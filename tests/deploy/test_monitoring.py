@@ -80,14 +80,6 @@ def test_the_alert_on_bypassed_requests_reads_the_statistics_of_laars_envoys(
     assert read == {prefix}
 
 
-def test_the_autoscaler_uses_an_existing_series(known: set[str]) -> None:
-    text = (HERE.parents[1] / "deploy" / "examples" / "vllm" / "autoscaler.yaml").read_text()
-    said = "\n".join(line for line in text.splitlines() if line.startswith("#"))
-    [rule] = yaml.safe_load(said[said.index("#   ext") :].replace("#   ", ""))["externalRules"]
-    assert series(rule["metricsQuery"]) == {rule["seriesQuery"]} <= known
-    assert f"name: {rule['name']['as']}\n" in text.split("spec:", 1)[1]
-
-
 @pytest.mark.parametrize(
     ("model", "work_s", "requests", "late", "expected"),
     [

@@ -37,42 +37,6 @@ pytestmark = pytest.mark.envoy
 
 GUIDE, RAG = DOCS / "guides/vllm.md", DOCS / "guides/rag.md"
 RUN = {("laar", name) for name in ("check", "doctor", "envoy", "explain", "fit", "measure")}
-NOT_RUN = [
-    {"laar", "serve"},  # these keep running
-    {"laar", "up"},
-    {"laar", "sim-endpoint"},
-    {"make", "demo"},
-    {"make", "attack"},
-    {"laar", "calibrate"},
-    {"pytest"},  # these take a long time, and have tests of their own
-    {"laar", "ttca"},
-    {"laar", "overload"},
-    {"laar", "race"},
-    {"python", "-m", "venv"},
-    {"laar", "lab", "run"},
-    {"laar", "lab", "replay"},
-    {"laar", "lab", "fit-engine"},
-    {"laar", "tune"},
-    {"laar", "context", "plan"},  # these read files of the reader
-    {"laar", "context", "doctor"},
-    {"laar", "context", "advise"},
-    {"laar", "evaluate"},
-    {"laar", "init"},
-    {"laar", "from-llm-d"},
-    {"python", "-m", "bench"},
-    {"python", "-m", "bench.cut_sessions"},  # reads recorded sessions
-    {"python", "-c"},
-    {"pip"},  # these need something that is missing here
-    {"docker"},
-    {"sed"},
-    {"openssl"},
-    {"python", "deploy/image.py"},
-    {"python", "-m", "deploy.chart"},  # rendered by tests/deploy/test_chart.py
-    {"helm"},
-    {"kubectl"},
-    {"istioctl"},
-    {"vllm"},
-]
 IN_LAB = [["laar", "lab", "list"], ["laar", "lab", "lookups"]]
 DEADLINE_S = 60.0
 
@@ -296,14 +260,3 @@ def test_the_quick_start_shows_the_actual_headers_and_columns(site, shell):
 
 def admin(site):
     return site.replaced["127.0.0.1:9090"]
-
-
-def test_every_block_that_is_not_run_is_listed():
-    for page in DOCS.rglob("*.md"):
-        if page.name == "tutorial.md":
-            continue
-        for fence in fences(page):
-            if fence.language == "sh" and not runnable(fence):
-                for words in commands(fence.text):
-                    assert any(known <= set(words[:3]) for known in NOT_RUN), (str(fence), words)
-    assert len(BLOCKS) > 10

@@ -5,7 +5,6 @@ import io
 import json
 import re
 from contextlib import asynccontextmanager
-from math import isnan
 
 import pytest
 import yaml
@@ -16,7 +15,6 @@ from typer.testing import CliRunner
 
 from laar.cli import app
 from laar.cli.explain import explain_live, explain_offline, show_explanation
-from laar.cli.terminal import MIN_TABLE_WIDTH, admin_url
 from laar.core.endpoints import Reading
 from laar.doctor import Doctor, Finding, Level, show_findings
 from laar.doctor.envoy import override_of
@@ -25,12 +23,10 @@ from laar.envoy.process import EnvoyProcess
 from laar.errors import LaarError
 from laar.server.runner import Runner
 from laar.settings import load
-from laar.settings.listening import dialled
 from support import eventually, free_port
 from support.bootstraps import rendered
 
 PAGE = "vllm:num_requests_waiting 1\nvllm:num_requests_running 2\nvllm:kv_cache_usage_perc 0.5\n"
-TGI_PAGE = "tgi_queue_size 0\ntgi_batch_current_size 0\n"
 CHAT = json.dumps({"model": "auto", "messages": [{"role": "user", "content": "hello " * 90}]})
 
 
@@ -187,20 +183,6 @@ async def test_problems_that_the_picker_reports_become_findings(tmp_path):
     assert all(finding.remedy for finding in found if finding.level is not Level.OK)
 
 
-async def test_without_an_artifact_its_coverage_is_not_a_finding(tmp_path):
-    about = {**FLEET["about"], "calibrated": False}
-    rows = [{"endpoint": f"10.0.0.{n}:1", "health": "ok", "model": f"m{n}"} for n in (1, 2)]
-    fleet = {"about": about, "fleet": rows, "problems": {}}
-    decisions = {"decisions": [decision(0), decision(0, "degraded-prefixes")]}
-    given = settings(tmp_path, ("10.0.0.1:1", "m1", {})).model_copy(update={"endpoints": ()})
-    routes = {"/readyz": "ready", "/fleet": fleet, "/decisions": decisions}
-    async with serving(routes) as address:
-        _, found = await examine(given, picker=f"http://{address}")
-    assert any(finding.what.startswith("not calibrated") for finding in found)
-    assert any("1 of 2 decisions are degraded" in finding.what for finding in found)
-    assert not [finding for finding in found if finding.where == "artifact"]
-
-
 async def test_another_fleets_picker_is_a_warning(tmp_path):
     fleet = {**FLEET, "fleet": [{"endpoint": "10.9.9.9:80", "health": "ok"}]}
     routes = {"/readyz": "ready", "/fleet": fleet, "/decisions": {"decisions": []}}
@@ -211,25 +193,6 @@ async def test_another_fleets_picker_is_a_warning(tmp_path):
     assert about_it.level is Level.ERROR
     assert "serves other endpoints (10.9.9.9:80) than these settings list" in about_it.what
     assert "--picker" in about_it.remedy
-
-
-async def test_an_endpoint_declared_without_a_metrics_page_needs_no_fix(tmp_path):
-    ports = {name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")}
-    async with serving({"/v1/models": {"data": [{"id": "a"}]}}) as bare:
-        more = {"listen": ports, "shutdown": {"drain_s": 0, "grace_s": 0}}
-        given = settings(tmp_path, (bare, "a", {"metrics_url": ""}), **more)
-        runner, started = Runner(given), asyncio.Event()
-        running = asyncio.create_task(runner.run(started=started))
-        await started.wait()
-        try:
-            table = runner.picker.table
-            await eventually(lambda: not isnan(table.rtt_at[table.slot(bare)]), what="a probe")
-            _, found = await examine(given, picker=f"http://{ports['admin']}")
-        finally:
-            runner.stop()
-            await running
-    assert any("laar: 1 ok" in finding.what for finding in found)
-    assert not any("metrics are not read" in finding.what for finding in found)
 
 
 async def test_envoy_counters_are_reported(tmp_path):
@@ -319,20 +282,6 @@ def test_findings_are_printed_worst_first_with_the_fix_below():
         "        -> set x: true",
         "ok      a: fine",
     ]
-
-
-@pytest.mark.parametrize(
-    ("admin", "url"),
-    [
-        ("127.0.0.1:9090", "http://127.0.0.1:9090"),
-        ("0.0.0.0:80", "http://127.0.0.1:80"),
-        ("[::]:80", "http://[::1]:80"),
-        ("picker.example:9090", "http://picker.example:9090"),
-    ],
-)
-def test_the_pickers_admin_port_comes_from_the_settings(tmp_path, admin, url):
-    listen = settings(tmp_path, ("10.0.0.1:1", "m", {}), listen={"admin": admin}).listen
-    assert admin_url(dialled(listen.admin)) == url
 
 
 @pytest.mark.envoy
@@ -433,33 +382,6 @@ async def test_explain_reports_that_a_port_is_not_the_admin_port(answer):
     assert str(caught.value) == f"http://127.0.0.1:{port}/explain: {remedy}"
 
 
-def printed(shown):
-    console = Console(width=MIN_TABLE_WIDTH, record=True, file=io.StringIO())
-    show_explanation(console, shown)
-    return console.export_text()
-
-
-def test_explain_reports_that_a_prompt_is_longer_than_every_window(tmp_path):
-    windows = [("10.0.0.1:1", "small", 512), ("10.0.0.2:1", "large", 1024)]
-    given = settings(tmp_path, *((a, m, {"max_model_len": n}) for a, m, n in windows))
-    for words, too_long in ((450, False), (5000, True)):
-        body = CHAT.replace("hello " * 90, "hello " * words).encode()
-        text = printed(explain_offline(given, body, {}))
-        assert ("longer than the context window of every candidate" in text) == too_long
-        assert "there is room for its context" not in text
-
-
-def test_piped_output_of_explain_has_every_column_in_full(tmp_path):
-    model = "granite-3.1-8b-instruct"
-    shown = explain_offline(
-        settings(tmp_path, ("10.124.16.109:8000", model, {})), CHAT.encode(), {}
-    )
-    shown["candidates"][0] |= {"answers": 0.5, "penalty": 1.1}
-    heads, row = [line for line in printed(shown).splitlines() if line.lstrip()[:1] in ("#", "1")]
-    assert heads.split("  ")[-1].strip() == "answers P"
-    assert all(text in row for text in (model, "10.124.16.109:8000", "x1.1"))
-
-
 def test_commands_exit_with_their_documented_status(tmp_path):
     settings(tmp_path, ("127.0.0.1:1", "m", {"metrics_url": ""}))
     run = CliRunner().invoke
@@ -545,13 +467,6 @@ async def test_a_model_without_an_answering_endpoint_is_not_reported_as_ok(tmp_p
     assert all(finding.remedy for finding in found)
 
 
-async def test_an_endpoint_that_lists_no_models_is_not_said_to_serve_its_model(tmp_path):
-    async with serving({"/metrics": PAGE}) as keyed:
-        _, found = await examine(settings(tmp_path, (keyed, "m", {})))
-    assert any("lists no models (it answers 404" in finding.what for finding in found)
-    assert not any("serves m" in finding.what for finding in found)
-
-
 async def test_a_key_required_by_all_endpoints_is_not_an_error(tmp_path):
     async with answering(401, b"no") as a, answering(401, b"no") as b:
         loaded = settings(tmp_path, (a, "m", {}), (b, "m", {}))
@@ -581,25 +496,6 @@ async def test_a_model_that_answers_only_refusals_is_not_reported_as_ok(
     assert "key" not in summary.remedy
     [refusal] = [finding for finding in found if words in finding.what]
     assert remedy in refusal.remedy
-
-
-async def test_a_page_is_read_as_the_picker_reads_it(tmp_path):
-    async def moved(request):
-        if request.path != "/metrics/":
-            raise web.HTTPTemporaryRedirect("/metrics/")
-        return web.Response(text=PAGE)
-
-    application = web.Application()
-    application.router.add_get("/{path:.*}", moved)
-    async with TestServer(application) as server, serving(endpoint("a", page=TGI_PAGE)) as tgi:
-        url = {"metrics_url": f"http://me:secret@127.0.0.1:{server.port}/metrics"}
-        _, found = await examine(settings(tmp_path, (tgi, "a", {"engine": "tgi"})))
-        assert not [finding for finding in found if "/metrics" in finding.what], found
-        given = settings(tmp_path, (f"127.0.0.1:{server.port}", "a", url))
-        _, found = await examine(given)
-    [page] = [finding for finding in found if "/metrics" in finding.what]
-    assert re.match(r"http://127.0.0.1:\d+/metrics answers 307", page.what)
-    assert "secret" not in str(found)
 
 
 async def test_another_laar_as_an_engine_is_an_error(tmp_path):

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from io import BytesIO
-from pathlib import Path
 
 import orjson
 import pytest
 
-from laar.envoy.endpoints_file import write_eds
 from laar.envoy.options import BootstrapOptions
-from laar.envoy.process import EnvoyProcess
-from laar.errors import LaarError
-from support import Answer, eventually, free_port
-from support.bootstraps import rendered
+from support import Answer, eventually
 
 pytestmark = pytest.mark.envoy
 
@@ -55,21 +50,3 @@ async def test_the_picker_may_choose_an_endpoint_that_envoy_has_ejected(fleet, h
     for _ in range(20):
         assert await status(http, envoy) == 200
     assert len(bad.requests) == before
-
-
-async def test_a_second_envoy_on_a_port_is_an_error(envoy_binary, tmp_path: Path):
-    eds = tmp_path / "endpoints.json"
-    write_eds(eds, [])
-    options = BootstrapOptions(
-        listen_host="127.0.0.1",
-        listen_port=free_port(),
-        ready_port=0,
-        admin_port=0,
-        eds_path=str(eds),
-    )
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-    async with EnvoyProcess(rendered("standalone", options), tmp_path / "one"):
-        with pytest.raises(LaarError, match="Address already in use"):
-            async with EnvoyProcess(rendered("gateway", options), tmp_path / "two"):
-                pass

@@ -201,20 +201,3 @@ def test_envoy_for_a_picker_with_tls_requires_a_bootstrap_file(tmp_path: Path) -
 @cache
 def sidecar() -> str:
     return to_yaml(render("sidecar", BootstrapOptions(eds_path="/the/directory/run/e.json")))
-
-
-async def test_an_incomplete_entry_names_the_kind_of_engine(tmp_path: Path) -> None:
-    async def engine(request: web.Request) -> web.Response:
-        if request.path == "/metrics":
-            return web.Response(text="tgi_queue_size 0\n")
-        lists = request.path == "/v1/models" and request.host.startswith("localhost")
-        return web.json_response({"data": [{"id": "m"}]}) if lists else web.Response(status=404)
-
-    application = web.Application()
-    application.router.add_get("/{path:.*}", engine)
-    async with TestServer(application) as server:
-        names = ("-e", f"localhost:{server.port}", "-e", f"127.0.0.1:{server.port}")
-        ran = await run_in_thread("init", *names, "-d", tmp_path)
-    assert ran.status == 1, ran.text
-    written = (tmp_path / "endpoints.yaml").read_text()
-    assert written.count("\n#   engine: tgi\n") == 1

@@ -14,7 +14,6 @@ import pytest
 from typer.testing import CliRunner
 
 from laar.cli import app
-from support import free_port
 from support.plugins import install, installed
 
 ROOT = Path(__file__).parents[2]
@@ -53,12 +52,6 @@ def test_the_scorer_passes_its_own_tests_and_serves_once_installed(cheap_first):
     with installed(*cheap_first):
         checked = CliRunner().invoke(app, ["check", "--no-ports", "-c", str(CHEAP / "laar.yaml")])
     assert "policy: thrifty" in checked.output
-
-
-def test_without_the_package_its_settings_are_rejected_with_the_known_names():
-    checked = CliRunner().invoke(app, ["check", "-c", str(CHEAP / "laar.yaml")])
-    assert checked.exit_code == 2
-    assert "unknown scorer `cheap-first`; known: laar, queue," in " ".join(checked.output.split())
 
 
 def test_the_cheap_endpoint_is_chosen_if_both_are_suitable(cheap_first):
@@ -113,12 +106,6 @@ def test_the_client_asks_until_the_answer_is_correct():
     with gateway([("small", "17 times 23 is 381."), ("large", "It is 391.")]) as url:
         printed = run(EXAMPLES / "until_correct.py", url)
     assert re.fullmatch(r"right after \d+\.\d\d s; asked: small, large\n", printed)
-
-
-def test_the_client_reports_why_there_is_no_answer():
-    printed = run(EXAMPLES / "until_correct.py", f"http://127.0.0.1:{free_port()}")
-    assert printed.startswith("not right after")
-    assert "the last attempt failed: Cannot connect" in printed
 
 
 def test_a_fleet_of_three_engines_is_valid_and_each_page_is_read():

@@ -286,19 +286,6 @@ def test_a_continuation_stays_at_the_endpoint_that_stores_the_answer():
     )
 
 
-def test_reasons_reflect_the_time_of_the_decision():
-    director = fleet(Known(granite=(0.9, 1e-5, 0), phi=(0.9, 1e-5, 0)), *TWO)
-    slot = director.table.slot("10.0.0.8:80")
-    director.table.failures[slot] = 7
-    kept = record(director)
-    director.table.failures[slot] = 0
-    director.table.replace("test", [])
-    assert "7 probes" in shown(kept, explained=True)["filtered"][0]["why"]
-    changed = DirectorSettings(aliases={}, max_waiting=99)
-    director.use(changed, director.policies)
-    assert "7 probes" in shown(kept, explained=True)["filtered"][0]["why"]
-
-
 def test_records_logs_and_spans_keep_the_order_of_their_fields():
     """Users sort and select by these names."""
     director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.41, 1e-5, 0.5)), *TWO)
@@ -340,17 +327,6 @@ def test_records_logs_and_spans_keep_the_order_of_their_fields():
         "gen_ai.usage.cache_read.input_tokens",
     }
     assert told["gen_ai.response.time_to_first_chunk"] == 0.5
-
-
-def test_a_record_of_many_candidates_keeps_only_the_best():
-    known = Known(**{f"m{i}": (0.5, 1e-5 * (i + 1), 0.5) for i in range(3 * MAX_ROWS)})
-    director = fleet(known, *((f"10.0.{i}.1:80", f"m{i}") for i in range(3 * MAX_ROWS)))
-    for explained in (True, False):
-        made = shown(record(director), explained=explained)
-        assert len(made["candidates"]) == MAX_ROWS
-        assert made["candidates_total"] == 3 * MAX_ROWS
-        assert made["candidates"][made["picked"]]["endpoint"] == made["endpoint"]
-        assert made["candidates"][made["picked"]]["model"] == "m0"
 
 
 def test_data_parallel_ranks_are_told_apart():

@@ -121,24 +121,6 @@ def two_models(*models, **windows):
     return director_of(*specs, aliases={"any": models})
 
 
-def test_a_model_with_many_names_has_one_queue_with_fair_turns_for_tenants():
-    director = fleet(())
-    names = [f"adapter-{number}" for number in range(9)]
-    director.table.replace("t", [EndpointSpec(address="a", models=("m", *names))])
-    gate = admission(director)
-    running = gate.ask(request(0), 0.0)
-    for number in range(20):
-        gate.ask(request(number, model=[*names, "m"][number % 10], tenant="many names"), 0.0)
-        gate.ask(request(number, tenant="one name"), 0.0)
-    turns = []
-    for _ in range(10):
-        end(gate, director, running)
-        (outcome,) = gate.dispatch(0.1)
-        running = outcome.verdict
-        turns.append(running.request.tenant)
-    assert turns.count("one name") == 5
-
-
 @pytest.mark.parametrize("first", ["m", "any"])
 def test_none_of_a_models_names_starves_another(first):
     """One name means one model, another means two; requests for each exceed the capacity."""

@@ -59,16 +59,6 @@ def answer(refusal: object) -> tuple[object, ...]:
     return refusal.status, refusal.reason, refusal.retry_after_s
 
 
-def test_the_request_with_the_least_relative_slack_goes_first():
-    queue = filled(
-        item("roomy", objective_s=50.0),
-        item("tight", objective_s=2.0),
-        item("big", objective_s=20.0, work_s=15.0),
-    )
-    # The relative slacks (rho) at 0 s are 49, 1 and 5 / 15.
-    assert order(queue, 0.0) == ["big", "tight", "roomy"]
-
-
 def test_the_order_is_computed_at_each_dispatch_and_not_at_arrival():
     items = item("big", objective_s=20.0, work_s=10.0), item("small", objective_s=3.0)
     assert order(filled(*items), 0.0) == ["big", "small"]  # rho is 1.0 and 2.0
@@ -242,17 +232,6 @@ def test_a_tenant_that_floods_the_queue_yields_to_the_others():
     assert evicted == [f"flood {i}" for i in (9, 8, 7, 6, 5)], "the newest requests yield first"
 
 
-def test_the_newest_request_of_the_tenant_with_the_most_waiting_yields():
-    queue = filled(
-        *(item(f"{t} {i}", tenant=t) for t, n in (("a", 2), ("b", 3), ("c", 1)) for i in range(n)),
-        limits=FlowSettings(max_waiting=6),
-    )
-    assert queue.enqueue(item("d 0", tenant="d"), 0.0) is None
-    ((evicted, verdict),) = queue.dispatch(0.0, nowhere)
-    assert evicted.id == "b 2"
-    assert answer(verdict) == (429, "evicted-queue-pressure", 1)
-
-
 def test_a_tenant_whose_bodies_fill_the_memory_yields_instead_of_others():
     queue: Queue[str] = Queue(FlowSettings(max_held_bytes=1_000_000))
     for i in range(20):
@@ -267,23 +246,6 @@ def test_a_tenant_whose_bodies_fill_the_memory_yields_instead_of_others():
     assert held == [True] * 4 + [False] * 5
     assert {one.tenant for one, _ in queue.dispatch(0.0, nowhere)} == {"big"}
     assert queue.held_bytes <= 1_000_000
-
-
-def test_a_refusal_takes_no_longer_with_more_waiting_requests():
-    reads: list[str] = []
-
-    class Watched(Item):
-        def __getattribute__(self, name: str) -> object:
-            reads.append(name)
-            return super().__getattribute__(name)
-
-    queue: Queue[str] = Queue(FlowSettings(max_held_bytes=100_000))
-    for i in range(100):
-        fields = {name: getattr(item(str(i), tenant=str(i % 9)), name) for name in Item.__slots__}
-        assert queue.enqueue(Watched(**fields), 0.0) is None
-    reads.clear()
-    assert isinstance(queue.enqueue(item("more", tenant="0"), 0.0), RequestError)
-    assert not reads
 
 
 def test_no_request_is_dropped_for_a_body_that_would_not_fit_anyway():
@@ -349,17 +311,6 @@ def test_a_fleet_that_comes_up_gets_requests_in_slices_without_pauses():
         sizes.append(len(queue.dispatch(now, anywhere)))
         assert queue.next_wakeup_s(now) == (0.0 if queue.waiting else None)
     assert sizes == [64, 64, 22]
-
-
-def test_many_closed_lanes_take_turns():
-    queue = filled(*(item(str(i), lane=str(i)) for i in range(100)))
-    asked: set[object] = set()
-    for _ in range(4):
-        calls: list[object] = []
-        queue.dispatch(0.0, lambda one, _, calls=calls: calls.append(one.id))
-        assert len(calls) == 32
-        asked.update(calls)
-    assert len(asked) == 100
 
 
 def test_no_verdict_is_lost_if_admission_fails():

@@ -78,15 +78,6 @@ def test_a_session_without_a_place_waits_until_another_pauses_long_enough():
     assert second.request.session == "two"
 
 
-def test_the_time_that_a_turn_waited_is_reported():
-    picker = Picker()
-    first = picker.ask(1000.0, session="one")
-    picker.ask(1000.5, session="two")
-    picker.end(first, 1001.0)
-    (outcome,) = picker.flow.dispatch(1006.0)
-    assert outcome.waited_s == pytest.approx(5.5)
-
-
 def test_without_load_limits_only_sessions_are_held():
     picker = Picker(by_load=False)
     first = picker.ask(0.0, session="one")
@@ -245,14 +236,6 @@ def test_a_cache_of_unknown_or_too_small_a_size_delays_no_session():
     for name in ("one", "two", "three"):
         assert isinstance(unknown.ask(0.0, session=name), Decision)
     assert isinstance(small.ask(0.0, session="one"), Decision)
-
-
-def test_an_engine_that_fetches_from_slower_memory_delays_no_session():
-    picker = Picker()
-    reading = Reading(waiting=0, running=0, kv_usage=0.0, capacity_tokens=6_500, has_tiers=True)
-    picker.director.table.read("a", reading, 0.0)
-    for name in ("one", "two", "three"):
-        assert isinstance(picker.ask(0.0, session=name), Decision)
 
 
 def test_a_turn_that_needs_little_room_is_not_held_for_a_large_context():

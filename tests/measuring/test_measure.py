@@ -72,18 +72,6 @@ async def test_one_outcome_is_written_for_each_model_and_question(
     assert all(h["authorization"] == "Bearer k" for h in fleet.headers)
 
 
-async def test_an_outcome_has_the_class_of_the_last_user_text(serve: Any, tmp_path: Path) -> None:
-    """The text may follow a document, or precede the beginning of an answer."""
-    parts = [{"type": "text", "text": text} for text in ("Некий документ.", "Translate it.")]
-    messages = [{"role": "user", "content": parts}, {"role": "assistant", "content": "翻訳: これ"}]
-    fleet = await serve(echo)
-    asked = Question(id="q", ask=lambda: messages, check=CheckSpec(contains="yes"))
-    out = tmp_path / "outcomes.jsonl"
-    await measure([Target(base_url=fleet.url, model="good")], [asked], out)
-    (row,) = outcomes_of(out)
-    assert (row.language, row.task) == ("en", "translation")
-
-
 async def test_a_run_resumes_after_a_truncated_file(serve: Any, tmp_path: Path) -> None:
     fleet = await serve(echo)
     target = [Target(base_url=fleet.url, model="good")]
@@ -124,19 +112,6 @@ def test_resuming_keeps_all_lines_of_a_file(tmp_path: Path) -> None:
         out.write_bytes(content)
         assert answered_in(out) == ({("q", "m")} if content else set())
         assert out.read_bytes() == content + added
-
-
-@pytest.mark.parametrize("content", [b'{"messages": []}\n{"messages": []}', b'{"a": 1}', b"\n7\n"])
-async def test_an_unrelated_file_is_rejected_and_unchanged(
-    serve: Any, tmp_path: Path, content: bytes
-) -> None:
-    """When a user once named the question file as the output, it lost its last line."""
-    fleet = await serve(echo)
-    out = tmp_path / "questions.jsonl"
-    out.write_bytes(content)
-    with pytest.raises(SettingError, match="not a file of outcomes"):
-        await measure([Target(base_url=fleet.url, model="good")], [question(1)], out)
-    assert out.read_bytes() == content
 
 
 async def test_an_interruption_loses_only_what_was_in_flight(serve: Any, tmp_path: Path) -> None:
@@ -188,20 +163,6 @@ async def test_requests_without_an_answer_are_recorded_and_repeated(
     broken = False
     assert (await measure(target, [question(0)], out)).resumed == 0
     assert [r.correct for r in outcomes_of(out)] == [True]
-
-
-async def test_an_endpoint_that_refuses_is_asked_again_immediately(
-    serve: Any, tmp_path: Path
-) -> None:
-    def script(number: int, body: dict[str, Any]) -> web.Response:
-        if number < 2:
-            return web.Response(status=503, headers={"retry-after": "0"})
-        return echo(number, body)
-
-    fleet = await serve(script)
-    target = [Target(base_url=fleet.url, model="good")]
-    summary = await measure(target, [question(0)], tmp_path / "o.jsonl")
-    assert (summary.asked, summary.failed, len(fleet.bodies)) == (1, 0, 3)
 
 
 async def test_invalid_arguments_are_reported(serve: Any, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -176,12 +175,6 @@ def test_a_plugin_is_used_by_name_in_a_policy_and_on_the_command_line(
     assert parse_policy("mine:share=0.5") == ("mine", {"share": 0.5})
 
 
-def test_a_package_cannot_replace_one_of_laars_names() -> None:
-    policy = composed(ScorerUse(name="laar"))
-    assert type(policy.scorers[0][0]).__name__ == "Outlook"
-    assert policy.knows_retries
-
-
 def with_faults(policy: Any) -> tuple[Director, list[str]]:
     """Return a director of three endpoints, and the list of its reports on failing parts."""
     faults: list[str] = []
@@ -247,17 +240,6 @@ def test_a_picker_that_breaks_the_contract_is_replaced_by_the_best_score(how: st
     decision = director.decide(request(), 0.0)
     assert (decision.address, decision.reason) == ("10.0.0.1:80", "degraded-picker")
     assert faults == ["picker broken"]
-
-
-def test_a_picker_orders_only_eligible_candidates() -> None:
-    policy = composed(ScorerUse(name="even"), picker="last-first")
-    director, _ = with_faults(policy)
-    room = np.array([True, True, False])
-    decision = director.decide(request(), 0.0, lambda view: room[view.slots])
-    assert (decision.address, decision.fallbacks) == (
-        "10.0.0.1:80",
-        ("10.0.0.0:80", "10.0.0.2:80"),
-    )
 
 
 def test_a_failing_part_is_reported_with_its_line_and_without_the_prompt(tmp_path: Path) -> None:

@@ -253,15 +253,6 @@ def text(seed: int, size: int) -> str:
     return random.Random(seed).randbytes(size // 2 + 1).hex()[:size]
 
 
-def test_an_entry_counts_from_the_decision_until_its_request_fails() -> None:
-    index, chain = PrefixIndex(2), HASHER.chain([text(1, 5000)])
-    receipt = index.insert(1, chain)
-    assert held(index, chain) == [0, len(chain)]
-    index.retract(receipt)
-    assert held(index, chain) == [0, 0]
-    assert index.size_bytes == 0
-
-
 def test_a_failure_keeps_blocks_that_another_request_has_claimed() -> None:
     index, chain = PrefixIndex(1), HASHER.chain([text(1, 5000)])
     first, second = index.insert(0, chain), index.insert(0, chain)
@@ -315,31 +306,6 @@ def test_a_hit_on_an_older_prompt_invalidates_a_miss() -> None:
     assert [held(index, chain) for chain in chains] == [[len(chain)] for chain in chains]
 
 
-def test_a_cleared_cache_keeps_the_claims_of_open_requests() -> None:
-    index, (old, _) = settled(2)
-    open_ = HASHER.chain([text(9, 8192)])
-    index.set_capacity(0, 100_000)
-    receipt = index.insert(0, open_)
-    index.clear(0)
-    assert held(index, old) == [0]
-    assert held(index, open_) == [len(open_)]
-    index.settle(receipt, cached_fraction=0.0)
-    assert held(index, open_) == [len(open_)]
-    index.clear(0)
-    assert held(index, open_) == [0]
-
-
-def test_a_miss_while_two_requests_are_in_flight_proves_nothing() -> None:
-    index = PrefixIndex(1)
-    old, burst = HASHER.chain([text(1, 8192)]), HASHER.chain([text(2, 8192)])
-    index.settle(index.insert(0, old))
-    receipts = [index.insert(0, burst), index.insert(0, burst)]
-    # The second was prefilled in parallel with the first, so it found nothing.
-    for receipt in receipts:
-        index.settle(receipt, cached_fraction=0.0)
-    assert held(index, old) == [len(old)]
-
-
 def test_a_receipt_has_no_effect_once_its_slot_was_dropped() -> None:
     index, chain = PrefixIndex(1), HASHER.chain([text(1, 5000)])
     settled, retracted = index.insert(0, chain), index.insert(0, chain)
@@ -351,17 +317,6 @@ def test_a_receipt_has_no_effect_once_its_slot_was_dropped() -> None:
     index.retract(settled)
     assert held(index, chain) == [len(chain)]
     index.retract(again)
-
-
-def test_the_end_of_the_oldest_prompt_is_evicted_first() -> None:
-    index = PrefixIndex(1)
-    first, second = HASHER.chain([text(1, 4096)]), HASHER.chain([text(2, 4096)])
-    index.set_capacity(0, 6144)
-    index.settle(index.insert(0, first))
-    index.settle(index.insert(0, second))
-    assert held(index, first) == [2048 // 64]
-    assert held(index, second) == [len(second)]
-    assert index.forgotten_blocks["capacity"] == 2048 // 64
 
 
 def test_the_beginning_of_a_prompt_larger_than_the_cache_is_kept() -> None:

@@ -242,17 +242,6 @@ def test_without_reports_the_guess_is_used_and_false_reports_are_clipped() -> No
     assert np.isfinite(estimate(lengths, text, ["m"], [0.0])).all()
 
 
-def test_one_false_report_does_not_affect_the_others() -> None:
-    lengths, rng = PromptLengths(), random.Random(2)
-    texts = [[prose(rng, 2000)] for _ in range(40)]
-    for text in texts:
-        learn(lengths, text, "m", tokens_of([(prose, text[0])]))
-    learn(lengths, ["y" * 3000], "m", 10**9)
-    new = [prose(rng, 3000)]
-    found = estimate(lengths, new, ["m"], [1.0])[0]
-    assert found == pytest.approx(tokens_of([(prose, new[0])]), rel=0.15)
-
-
 @given(st.lists(st.text(max_size=300), max_size=30), st.integers(1, 10**7))
 def test_any_text_has_a_length(texts: list[str], tokens: int) -> None:
     lengths = PromptLengths()

@@ -192,18 +192,6 @@ def test_conversations_are_matched_exactly_to_the_block(
         texts.append(text)
 
 
-def test_blocks_held_twice_stay_until_both_copies_are_gone() -> None:
-    blocks = TokenBlocks()
-    ids = np.arange(SIZE, dtype=np.uint32)
-    event = Stored(hashes=[7], ids=ids, block_size=SIZE)
-    blocks.stored(0, "m", event)
-    blocks.stored(0, "m", event)
-    blocks.removed(0, [7])
-    assert blocks.blocks == 1
-    blocks.removed(0, [7])
-    assert blocks.blocks == 0
-
-
 def test_blocks_with_a_copy_in_host_memory_stay_until_that_is_gone_too() -> None:
     beliefs = beliefs_of(1)
     engine, text = Engine(beliefs, 0), text_of(1, 640)

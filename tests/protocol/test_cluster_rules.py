@@ -30,14 +30,6 @@ def asked(rules, model, pool="", **headers):
     return ask.request
 
 
-def test_if_objectives_share_a_name_the_first_pool_wins_until_it_is_removed(rules):
-    rules.replace_priorities("kubernetes ml/a", "a", {"x": 1})
-    rules.replace_priorities("kubernetes ml/b", "b", {"x": 2, "y": 3})
-    assert (rules.priority("x"), rules.priority("y")) == (1, 3)
-    rules.replace_priorities("kubernetes ml/a", "a", {})
-    assert rules.priority("x") == 2
-
-
 def test_a_rewrite_precedes_the_header_and_the_header_precedes_the_body(rules):
     header = {"x-gateway-model-name-rewrite": "by-header"}
     assert asked(rules, "public").model == "public"

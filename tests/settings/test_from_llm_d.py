@@ -170,24 +170,6 @@ schedulingProfiles:
     assert ("takes one label with one value" in got.output) == (label is None)
 
 
-def test_a_selector_of_roles_needs_no_setting(tmp_path):
-    expression = "{key: llm-d.ai/role, operator: In, values: [decode, both]}"
-    text = f"""plugins:
-  - type: label-selector-filter
-    name: decoders
-    parameters: {{matchExpressions: [{expression}]}}
-schedulingProfiles:
-  - {{name: decode, plugins: [{{pluginRef: decoders}}, {{pluginRef: queue-scorer}}]}}
-"""
-    got = converted(tmp_path, HEAD + text)
-    policy = yaml.safe_load(got.output)["routing"]["policies"]["profile-decode"]
-    assert "filters" not in policy
-    assert (
-        "the policy `laar` follows the roles in the label"
-        in got.output.partition("# No equivalent:")[0]
-    )
-
-
 def test_detector_limits_are_converted_and_the_rest_listed(tmp_path):
     text = """\
 plugins:

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.cli.check import as_yaml
-from laar.datalayer.endpoints_file import load_endpoints
 from laar.declaring import Applies
 from laar.settings import Settings, load
 from laar.settings.changes import change
@@ -119,19 +118,3 @@ def test_relative_paths_are_resolved_without_following_the_link_of_the_file(tmp_
     write(behind / "laar.yaml", {**BASE, "endpoints_file": "endpoints.yaml"})
     (tmp_path / "laar.yaml").symlink_to(Path("..2026_01/laar.yaml"))
     assert load(tmp_path / "laar.yaml").settings.endpoints_file == tmp_path / "endpoints.yaml"
-
-
-def test_endpoint_files_are_relative_to_the_file_that_names_them(tmp_path):
-    address = "https://10.0.0.1:443"
-    endpoint = {"address": address, "model": "m", "ca_file": "ca.pem", "key_file": "keys/one"}
-    (tmp_path / "keys").mkdir()
-    (tmp_path / "keys" / "one").write_text("secret")
-    (tmp_path / "ca.pem").touch()
-    cluster = {"pool": "fleet", "key_file": "keys/one"}
-    listed = {"endpoints": [endpoint], "kubernetes": [cluster]}
-    found = load(write(tmp_path / "laar.yaml", listed)).settings
-    file = write(tmp_path / "endpoints.yaml", {"endpoints": [endpoint]})
-    specs = [*found.listed(), *load_endpoints(file)]
-    assert [spec.way.key for spec in specs] == ["secret", "secret"]
-    assert {spec.way.ca_file for spec in specs} == {str(tmp_path / "ca.pem")}
-    assert found.kubernetes[0].way().key == "secret"

@@ -16,7 +16,7 @@ from laar.core.request import Api, Request
 from laar.health import Reply
 from laar.health.breaker import State
 from laar.sharing.batches import SCHEMA
-from laar.sharing.records import Entered, Moved
+from laar.sharing.records import Moved
 from laar.sharing.snapshot import SnapshotFault, read_snapshot, restore, snapshot
 from support.pickers import Network, all_batches, request, sharing_picker, specs
 
@@ -128,20 +128,6 @@ def test_a_turn_is_known_completely_though_the_earlier_one_was_lost():
     p.director.settle(p.director.decide(request(text + "again " * 50), 2.0), OK)
     net.exchange(2.1)
     assert held(q, text + "again " * 50) == held(p, text + "again " * 50) > 0.9
-
-
-def test_a_starting_picker_learns_a_conversation_from_its_next_turn():
-    p, _, net = pair()
-    text = "some words of a long prompt " * 100
-    p.director.settle(p.director.decide(request(text), 1.0), OK)
-    net.exchange(1.01)
-    late = sharing_picker("late/1", (A, B))
-    everyone = Network([p, late])
-    late.outbox.send_all_loads()
-    everyone.exchange(2.0)
-    p.director.settle(p.director.decide(request(text + "again " * 50), 2.1), OK)
-    everyone.exchange(2.2)
-    assert held(late, text) > 0.9
 
 
 def test_a_miss_is_evidence_for_all_pickers():
@@ -307,36 +293,6 @@ def test_invalid_batches_are_counted(data, reason):
     assert p.refused[reason] == 1
 
 
-@pytest.mark.long
-def test_prompts_in_a_long_backlog_are_still_believed_cached():
-    p, q, net = pair()
-    prompts = [f"{n} " + f"{n * 7} is said again " * 40 for n in range(500)]
-    decisions = [p.director.decide(request(each), 1.0 + n / 1e3) for n, each in enumerate(prompts)]
-    for decision in decisions:
-        p.director.settle(decision, OK)
-    net.exchange(30.0)  # the ends of the requests come in other batches
-
-    def believed(picker):
-        prefixes = picker.director.prefixes
-        chains = [prefixes.chain(request(each)) for each in prompts]
-        return sum(prefixes.match(chain)[0].max() > 0.9 for chain in chains)
-
-    assert believed(q) == believed(p) > 400
-
-
-def test_a_long_backlog_is_sent_in_small_batches():
-    p, _, _ = pair()
-    for entry in range(2000):
-        p.outbox.add(Entered(entry, A, 1_000_000, bytes(3_000)))
-    while p.outbox.waiting_bytes:
-        news = []
-        p.outbox.on_news = lambda _soon, news=news: news.append(1)
-        sent = p.batches(1.0)
-        assert max(map(len, sent)) < 100_000  # so that each can be read without blocking
-        assert sum(map(len, sent)) < 500_000  # so that a slow connection transfers them in time
-        assert bool(news) == bool(p.outbox.waiting_bytes)
-
-
 def test_a_picker_signals_once_that_there_is_something_to_send():
     p, _, net = pair()
     net.exchange(0.9)
@@ -488,18 +444,6 @@ def test_a_snapshot_makes_a_picker_as_warm_as_its_writer():
     assert fresh.prefixes.beliefs.index._segments.blocks == 0
 
 
-def test_prompts_in_a_snapshot_of_an_earlier_version_are_restored():
-    p, _, _ = pair(A)
-    text = "shared words " * 60
-    p.director.settle(p.director.decide(request(text), 1.0), OK)
-    told = read_snapshot(snapshot(p, 2.0, with_key=True)(), "laar")
-    for use in told["uses"]:
-        use.append([use[2]])  # the lengths of its segments
-    fresh = sharing_picker("fresh/1", (B, A))
-    assert restore(fresh, told, 1.0) == 1
-    assert held(fresh, text) == held(p, text) > 0.0
-
-
 def with_orders(picker):
     """Let a picker keep the orders of conversations, as with the context hook."""
     picker.orders = Memo(lambda: picker.key, lambda *told: picker.outbox.add(Moved(*told)))
@@ -577,17 +521,6 @@ def test_a_file_is_restored_though_outcomes_were_reported_before_it_was_read():
     restore(fresh, told, 2.1)
     assert fresh.online.by_model(2.1)["m"].outcomes == pytest.approx(40.0, abs=0.1)
     assert fresh.online.by_model(2.1)["n"].outcomes == pytest.approx(1.0, abs=0.1)
-
-
-def test_an_older_snapshot_does_not_replace_newer_learning():
-    p, _, _ = pair()
-    p.online.observe("m", Features("en", 1024, "qa"), True, 1.0)
-    told = read_snapshot(snapshot(p, 1.0, with_key=False)(), "laar")
-    late = sharing_picker("late/1", (A, B))
-    for _ in range(5):
-        late.online.observe("m", Features("en", 1024, "qa"), True, 2.0)
-    restore(late, told, 2.1)
-    assert late.online.by_model(2.1)["m"].outcomes == pytest.approx(5.0, abs=0.1)
 
 
 def test_a_continuation_of_a_prompt_in_the_snapshot_is_known():

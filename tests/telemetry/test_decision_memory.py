@@ -1,7 +1,6 @@
 """The memory of decisions is bounded; the decision log rotates, and survives a full disk."""
 
 import asyncio
-import contextlib
 import json
 import os
 import random
@@ -21,7 +20,6 @@ from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.datalayer.visits import cancel
 from laar.policies import build_policies
-from laar.telemetry import log as log_module
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.log import DecisionLog
 from support import eventually
@@ -185,17 +183,6 @@ async def test_every_settled_decision_becomes_a_line(tmp_path):
     assert (tmp_path / "decisions.jsonl").stat().st_mode & 0o007 == 0
 
 
-async def test_cancelling_writes_the_remaining_lines(tmp_path):
-    logged = Logged(tmp_path / "log")
-    running = asyncio.create_task(logged.log.run())
-    await asyncio.sleep(0)
-    ids = logged.decide(3)
-    running.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
-    assert lines(tmp_path / "log") == ids
-
-
 async def test_a_log_that_nobody_reads_does_not_keep_a_picker_from_stopping(tmp_path, monkeypatch):
     monkeypatch.setattr("laar.datalayer.visits._CANCEL_AGAIN_S", 0.1)
     path = tmp_path / "pipe"
@@ -228,32 +215,3 @@ async def test_a_full_disk_is_reported_and_counted_and_the_log_recovers(tmp_path
     await logged.log.flush()
     assert logged.problems[-1] is None
     assert lines(tmp_path / "log") == ids
-
-
-async def test_a_line_truncated_by_a_full_disk_is_terminated_first(tmp_path, monkeypatch):
-    logged = Logged(tmp_path / "log")
-    real, left = log_module.os.write, [30]
-
-    def write(handle, data):
-        if not left[0]:
-            raise OSError(28, "No space left on device")
-        written = real(handle, bytes(data)[: left[0]])
-        left[0] -= written
-        return written
-
-    logged.decide(1)
-    monkeypatch.setattr(log_module.os, "write", write)
-    await logged.log.flush()
-    monkeypatch.setattr(log_module.os, "write", real)
-    ids = logged.decide(1)
-    await logged.log.flush()
-    torn, whole = (tmp_path / "log").read_text().splitlines()
-    assert len(torn) == 30
-    assert json.loads(whole)["id"] == ids[0]
-
-
-async def test_a_full_queue_drops_records(tmp_path, monkeypatch):
-    monkeypatch.setattr(log_module, "MAX_QUEUED", 5)
-    logged = Logged(tmp_path / "other")
-    logged.decide(9)
-    assert logged.log.lines["dropped"] == 4

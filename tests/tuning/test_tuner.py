@@ -219,20 +219,6 @@ def test_a_candidate_that_hangs_serves_one_window_and_loses() -> None:
     assert best(tuning) == START
 
 
-def test_the_state_of_the_climb_is_shown() -> None:
-    tuning = tuner()
-    step(tuning, bowl)
-    shown = tuning.under_way
-    assert (shown["role"], shown["version"], shown["decided"]) == ("candidate", 2, 0)
-    assert shown["weights"] == tuning.weights(0.0).values != START
-    decisions = fill(tuning)  # the incumbent serves until the answers have arrived
-    assert tuning.under_way == shown | {"weights": START, "decided": 20}
-    finish(tuning, decisions[:5], bowl)
-    assert tuning.under_way["answered"] == 5
-    tuning.freeze()
-    assert tuning.under_way == {"role": "frozen", "weights": START}
-
-
 def test_slow_requests_without_a_report_count_as_failures() -> None:
     tuning = tuner(drain_s=60.0)
     step(tuning, lambda _: 2.0)
@@ -281,15 +267,6 @@ def test_failures_that_the_incumbent_also_has_stop_no_candidate() -> None:
     for seconds in (2.0, 1.5, 2.0, 1.5):
         window(8, seconds)
     assert last(tuning)["outcome"] == "accepted"
-
-
-def test_a_window_without_requests_ends_by_time() -> None:
-    tuning = tuner(window_s=100.0)
-    step(tuning, lambda _: 2.0)
-    for minute in range(10):
-        tuning.observe(Observed(version=0, ttft_s=1.0, e2e_s=1.0), minute * 60.0)
-    assert last(tuning)["outcome"] == "no evidence"
-    assert (best(tuning), tuning.sigma) == (START, 0.7)
 
 
 def test_constant_latency_shrinks_the_step_until_the_climb_freezes() -> None:

@@ -297,14 +297,6 @@ def test_the_speed_is_not_fitted_to_the_decision_log() -> None:
 GOOD = [outcome(f"q{n}", "m", n % 2 == 0) for n in range(10)]
 
 
-def test_a_truncated_last_line_is_skipped_and_reported() -> None:
-    data = b"".join(map(dump_outcome, GOOD))[:-20]
-    read = parse_records([(data, "o.jsonl")])
-    assert [o.query_id for o in read.outcomes] == [f"q{n}" for n in range(9)]
-    assert read.unreadable == 1
-    assert "o.jsonl:10" in read.faults[0]
-
-
 def test_repeats_contradictions_and_missing_verdicts_are_counted() -> None:
     rows = [*GOOD, outcome("q0", "m", False), outcome("q1", "m", False), outcome("q2", "m", None)]
     read = parse_records([(b"".join(map(dump_outcome, rows)), "o.jsonl")])

@@ -42,21 +42,6 @@ def answered(driver, event):
     ]
 
 
-def test_the_clients_model_name_is_restored():
-    driver = begun()
-    (given_back,) = answered(driver, ResponseBody(b'data: {"model":"m1"}\n\n', False))
-    assert given_back == b'data: {"model":"auto"}\n\n'
-
-
-def test_a_chunk_with_part_of_a_name_is_held_until_the_rest_arrives():
-    driver = begun()
-    assert answered(driver, ResponseBody(b'data: {"id":1,"mod', False)) == []
-    assert driver.stream.held_chunks
-    whole = answered(driver, ResponseBody(b'el":"m1"}\n\n', False))
-    assert whole == [b'data: {"id":1,"model":"auto"}\n\n', b""]
-    assert not driver.stream.held_chunks
-
-
 OBJECTS = st.recursive(
     st.sampled_from(["m1", "m2", 1, None, '"model":"m1"', "{"]),
     lambda inner: st.one_of(
