@@ -92,6 +92,19 @@ async def test_events_from_before_an_endpoint_was_removed_do_not_count_when_it_r
         assert believed(director, text) == 0.0
 
 
+async def test_unreadable_events_are_a_problem_once_an_endpoint_publishes(gateway, monkeypatch):
+    monkeypatch.setattr("laar.server.collectors.find_spec", lambda _name: None)
+    gateway.members(("127.0.0.1:9", "m"))
+    problems = (await gateway.picker()).picker.problems
+    assert "kv-events" not in problems
+    entry = {"address": "127.0.0.1:8", "model": "m", "labels": {"laar.dev/kv-events": "5557"}}
+    gateway.endpoints_file.write_text(yaml.safe_dump({"endpoints": [entry]}))
+    await eventually(lambda: "kv-events" in problems, what="the problem")
+    assert "127.0.0.1:8" in problems["kv-events"]
+    assert "pip install '.[kv-events]'" in problems["kv-events"]
+    assert problems.counts["kv-events"] == 1
+
+
 def test_an_engines_cache_is_forgotten_when_it_falls_asleep():
     picker, emptied = Picker(SETTINGS), []
     picker.emptied = emptied.append

@@ -334,6 +334,22 @@ async def test_an_error_in_the_hook_costs_the_gain_but_not_the_request(place, mo
     assert metric(there.runner, 'laar_degraded_total{what="context"}') >= 1
 
 
+async def test_reported_outcomes_reach_the_guard(place):
+    there = await place("standalone", {**ON, "holdout_share": 0.5})
+    rng = random.Random(8)
+    for _ in range(24):
+        async with there.http.post(
+            there.envoy.url() + PATHS["chat"], data=raw(text(rng.sample(range(40), 4)))
+        ) as answer:
+            decision = answer.headers["x-laar-decision-id"]
+        report = {"decision_id": decision, "correct": True}
+        async with there.http.post(there.gateway.url("admin", "/outcomes"), json=report) as answer:
+            assert (await answer.json())["accepted"] == 1
+    guard = (await there.shown())[1]["routes"][0]["guard"]
+    assert guard["correct"] == guard["correct_as_received"] == 1.0
+    assert (guard["harm"], guard["dedup"]) == (False, "trial")
+
+
 def test_an_order_is_learned_after_sending_and_before_the_next_body():
     settings = Settings.model_validate({"context": {"routes": [ON]}, "endpoints_file": "e.yaml"})
     hooks = Picker(settings, seed=1, clock=lambda: 0.0).context

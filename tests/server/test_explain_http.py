@@ -6,6 +6,9 @@ import json
 import pytest
 from watching import PROMPT, ask, read, settle, watched_picker
 
+from laar.cli.explain import explain_live
+from laar.core.membership import POOL_LABEL, EndpointSpec
+from laar.errors import LaarError
 from laar.server.admin import explain as explaining
 from laar.server.admin.auth import Attempts
 from support import eventually
@@ -41,6 +44,32 @@ async def test_explain_shows_every_candidate_and_changes_nothing(tmp_path, http)
         assert PROMPT.strip() not in json.dumps(shown)
         assert not runner.picker.table.in_flight.any()
         assert len(runner.picker.observability.memory) == 0
+
+
+async def test_explain_decides_for_the_pool_that_the_query_names(tmp_path, http):
+    async with watched_picker(tmp_path) as (runner, url):
+        pooled = EndpointSpec(
+            address="10.9.0.9:8000", models=("large",), labels={POOL_LABEL: "team/p"}
+        )
+        runner.picker.table.replace("pools", [pooled])
+        shown = await explain_live(url, json.dumps(CHAT).encode(), {":pool": "team/p"}, None)
+        assert [row["endpoint"] for row in shown["candidates"]] == [pooled.address]
+        with pytest.raises(LaarError, match="503"):
+            await explain_live(url, json.dumps(CHAT).encode(), {":pool": "team/none"}, None)
+
+
+async def test_explain_reads_the_path_from_the_body_or_the_query(tmp_path, http):
+    async with watched_picker(tmp_path) as (_, url):
+        status, shown = await post(http, url, {"model": "small", "prompt": "once upon a time"})
+        assert (status, shown["model"], shown["asked_model"]) == (200, "small", "small")
+        sent = {"data": b"\x00", "headers": {"content-type": "application/json"}}
+        async with http.post(f"{url}/explain?path=/v1/files", **sent) as answer:
+            assert "drawn at random" in (await answer.json())["sentence"]
+        status, shown = await post(
+            http, url, CHAT, **{"x-gateway-destination-endpoint-subset": "10.9.0.2"}
+        )
+        assert shown["endpoint"] == "10.9.0.2:8000"
+        assert {row["why"] for row in shown["filtered"]} == {"outside the gateway's subset"}
 
 
 async def test_only_a_few_bodies_are_in_memory_at_a_time(tmp_path, http, monkeypatch):
@@ -129,6 +158,15 @@ async def test_requests_are_served_while_a_long_list_of_decisions_is_built(tmp_p
             turn += 1
         assert len((await asking)[1]["decisions"]) == len(made_in) == 100
         assert len(set(made_in)) > 50, "in turns with the requests"
+
+
+async def test_an_unknown_id_gets_a_404_with_advice(tmp_path, http):
+    async with watched_picker(tmp_path) as (_, url):
+        for unknown in ("nothing", "%00", "a" * 2000, "..%2f..%2fetc"):
+            async with http.get(f"{url}/decisions/{unknown}") as answer:
+                assert answer.status == 404
+        _, answer = await get(http, f"{url}/decisions/nothing")
+        assert "decisions.log" in answer["error"]["message"]
 
 
 async def test_the_fleet_is_shown_with_the_age_and_health_of_its_readings(tmp_path, http):
@@ -306,3 +344,12 @@ async def test_the_feed_shows_decisions_their_ends_and_problems(tmp_path, http):
             assert frame["predicted"]["cached_share"]["measured_p50"] == 0.25
             assert frame["problems"] == {"scrape 10.9.0.1:8000": "answered 500"}
             assert runner.picker.observability.feed.viewers == 1
+
+
+async def test_viewers_beyond_the_limit_get_a_503_with_retry_after(tmp_path, http, monkeypatch):
+    monkeypatch.setattr("laar.server.admin.feed.MAX_VIEWERS", 1)
+    async with watched_picker(tmp_path) as (_, url), http.get(f"{url}/events") as first:
+        await event(first)
+        async with http.get(f"{url}/events") as second:
+            assert second.status == 503
+            assert second.headers["retry-after"]

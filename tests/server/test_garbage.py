@@ -120,3 +120,15 @@ async def test_full_collections_run_only_while_idle(monkeypatch: pytest.MonkeyPa
     at_rest[0] = True
     await eventually(lambda: gone() is None, what="a collection")
     collecting.cancel()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_cycles_do_not_pile_up_under_load() -> None:
+    collecting = asyncio.create_task(memory.collect_at_rest(lambda: False))
+    await asyncio.sleep(0)
+    cycle = Cycle()
+    cycle.more = b"x" * (3 * memory._GROWN_BYTES)  # pages of zeros would not be resident
+    gone = weakref.ref(cycle)
+    del cycle
+    await eventually(lambda: gone() is None, what="a collection")
+    collecting.cancel()

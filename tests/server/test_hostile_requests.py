@@ -10,6 +10,7 @@ from aiohttp import web
 from yarl import URL
 
 from laar.core.membership import POOL_LABEL
+from laar.envoy import endpoints_file
 from laar.server.extproc import exchange
 from support import Answer, eventually
 from support.clients import connected, post
@@ -237,6 +238,21 @@ async def test_no_request_is_misrouted_while_envoy_learns_of_a_new_endpoint(gate
     assert set(statuses[:-1]) <= {404}  # no endpoint serves the model yet
     assert statuses[-1] == 200
     assert len(bodies(old)) == 1
+
+
+async def test_the_file_for_envoy_is_written_as_soon_as_possible(gateway, http, monkeypatch):
+    monkeypatch.setattr(endpoints_file, "WRITE_AGAIN_S", 0.05)
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m"))
+    gateway.eds.parent.rmdir()
+    gateway.eds.parent.write_text("a file where the directory has to be")
+    runner = await gateway.picker()
+    assert "cannot be written" in runner.picker.problems["eds"]
+    gateway.eds.parent.unlink()
+    await eventually(gateway.eds.exists, what="the file")
+    await eventually(lambda: "eds" not in runner.picker.problems, what="the end of the problem")
+    envoy = await gateway.envoy()
+    assert (await post(http, envoy, chat("m")))[0] == 200
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, "sidecar"])

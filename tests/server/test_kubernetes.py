@@ -14,6 +14,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from typer.testing import CliRunner
 
 from laar.cli import app as laar
+from laar.errors import SettingError
+from laar.server import fleet
 from support import Answer, eventually, free_port
 from support.authority import Authority
 from support.kube_api_server import KubeApiServer, pod, pool
@@ -367,6 +369,27 @@ async def test_no_model_is_unknown_while_some_pods_have_not_listed_theirs(
         await eventually(lambda: statuses[done:].count(200) > 8, what="answers")
         stop.set()
     assert set(statuses) == ({200} if flow else {200, 503})
+
+
+@pytest.mark.envoy
+async def test_a_pod_that_never_answers_delays_the_others_only_briefly(
+    gateway, http, cluster, monkeypatch
+):
+    monkeypatch.setattr(fleet, "WAIT_S", 0.2)
+    a, b = await llm_d_pool(gateway, cluster, lists("org/tiny"), lists("org/tiny"))
+    b.lists_models.clear()
+    await picker(gateway, inference_pool(cluster))
+    envoy = await gateway.envoy("full-duplex")
+    await picks(http, envoy)
+    assert await served_by(http, envoy) == a.address
+    b.lists_models.set()
+    await knows(gateway, a, b)
+
+
+async def test_outside_a_cluster_a_fix_is_suggested(gateway, monkeypatch):
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(SettingError, match="kubectl proxy"):
+        await picker(gateway, {"pool": "fleet"})
 
 
 LLM_DS_EXAMPLE = """\

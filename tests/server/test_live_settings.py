@@ -116,6 +116,17 @@ async def test_an_invalid_file_changes_nothing_and_is_reported_until_it_is_fixed
     assert "settings" not in runner.picker.problems
 
 
+async def test_a_missing_file_changes_nothing(gateway):
+    gateway.members(("127.0.0.1:1", "m"))
+    runner = await gateway.picker(routing={"policy": "random"})
+    gateway.settings_file.unlink()
+    await eventually(lambda: metric(runner, REFUSED) == 1, what="the refusal")
+    assert "laar.yaml: can't be read" in runner.picker.problems["settings"]
+    assert runner.picker.director.settings.policy == "random"
+    gateway.change()
+    await eventually(lambda: metric(runner, REFUSED) == 0, what="the file's return")
+
+
 async def test_a_change_that_needs_a_restart_is_reported_until_it_is_reverted(gateway, http):
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker(routing={"max_waiting": 5})
@@ -227,6 +238,19 @@ async def test_weights_and_artifact_are_reloaded_and_learned_outcomes_are_kept(g
         shown = {entry["model"]: entry for entry in (await answer.json())["models"]}
     assert shown["phi3-mini"]["fitted"]["success_rate"] == 0.2
     assert shown["phi3-mini"]["reported"]["outcomes"] > 0
+
+
+async def test_sighup_finds_a_file_that_was_missing(gateway):
+    """SIGHUP triggers the search; no watched file has changed since the refusal."""
+    gateway.members(("127.0.0.1:1", "m"))
+    runner = await gateway.picker()
+    later = gateway.directory / "later.json"
+    gateway.change(accuracy={"capability": later.name})
+    await eventually(lambda: metric(runner, REFUSED) == 1, what="the refusal")
+    later.write_bytes(artifact(0.2))
+    runner.reloader.look()
+    await eventually(lambda: metric(runner, CHANGES) == 1, what="the artifact")
+    assert runner.reloader.settings.accuracy.capability == later
 
 
 async def test_sighup_rereads_the_files_and_stops_nothing(tmp_path, http):

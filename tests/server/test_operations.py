@@ -66,6 +66,21 @@ async def test_an_open_channel_shows_the_health_of_fleet_and_drain(gateway, port
     await stopping
 
 
+@pytest.mark.parametrize("port", ["ext_proc", "health"])
+async def test_unknown_services_and_malformed_health_requests_are_errors(gateway, port):
+    gateway.members()
+    await gateway.picker()
+    async with grpc.aio.insecure_channel(getattr(gateway.settings.listen, port)) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        unknown = health_pb2.HealthCheckRequest(service="nothing")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.Check(unknown, timeout=10)
+        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await channel.unary_unary("/grpc.health.v1.Health/Check")(b"\xff", timeout=10)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
 async def test_the_admin_port_serves_metrics_health_and_settings(gateway, http):
     gateway.members(("127.0.0.1:1", "m"))
     await gateway.picker()

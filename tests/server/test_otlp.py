@@ -239,6 +239,16 @@ def test_an_invalid_url_is_reported(tmp_path, url, why):
         starting(tmp_path, traces=url)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("OTEL_BSP_MAX_QUEUE_SIZE", "5"), ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "many")],
+)
+async def test_an_invalid_environment_is_reported(tmp_path, monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingError, match=r"otlp: the environment's OTEL_\*"):
+        starting(tmp_path, traces="http://h/v1/traces").picker.observability.spans.begin()
+
+
 def test_without_the_extra_startup_reports_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "laar.telemetry.tracing", None)
     with pytest.raises(SettingError, match=r"pip install '\.\[otel\]'"):

@@ -13,6 +13,7 @@ from laar.client import report_outcome, until_correct
 from laar.core.decision import Completion
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
+from laar.errors import SettingError
 from laar.server.admin.outcomes import MAX_BATCH, MAX_BODY_BYTES
 from laar_lab.decisions import is_decision_log, read_decisions
 from support import Answer, eventually, free_port, port_of
@@ -121,6 +122,38 @@ def believed(decision, model):
     view = decision.view
     specs = [view.table.spec(int(slot)) for slot in view.slots]
     return float(view.probability[[spec.models[0] for spec in specs].index(model)])
+
+
+async def test_a_dishonest_reporter_is_outvoted_by_the_reporters_of_two_tokens(gateway, http):
+    tokens = gateway.directory / "tokens"
+    tokens.write_text(
+        "# who checks answers\ngrader first-token\nreview second-token\n\nshop third-token\n"
+    )
+    runner = await picker(gateway, accuracy={"outcomes_token_file": str(tokens)})
+    truth = {"grader": True, "review": True, "shop": False}
+    for number in range(30):
+        for at, (name, correct) in enumerate(truth.items()):
+            token = ("first", "second", "third")[at]
+            for model in ("a", "b"):
+                decision = ask(runner, f"{name} {number}", model=model)
+                body = {"decision_id": decision.id, "correct": correct}
+                bearer = {"authorization": f"Bearer {token}-token", "x-laar-reporter": "grader"}
+                assert (await post(gateway, http, body, **bearer))[0] == 200
+    page = await get(gateway, http, "/metrics")
+    weights = {
+        name: float(page.split(f'laar_reporter_weight{{reporter="{name}"}} ')[1].split()[0])
+        for name in truth
+    }
+    assert weights["shop"] < 0.3 < 0.9 < min(weights["grader"], weights["review"])
+    assert (await post(gateway, http, {}, authorization="Bearer another"))[0] == 401
+
+
+@pytest.mark.parametrize("text", ["grader short", "a b c", "a other-token"])
+async def test_an_invalid_file_of_reporters_is_refused(gateway, text):
+    tokens = gateway.directory / "tokens"
+    tokens.write_text(f"x other-token\n{text}")
+    with pytest.raises(SettingError, match="token"):
+        await picker(gateway, accuracy={"outcomes_token_file": str(tokens)})
 
 
 @pytest.fixture
@@ -276,6 +309,15 @@ async def test_reports_need_the_token_if_one_is_set(gateway, http):
     assert "correct-horse" not in await get(gateway, http, "/config")
 
 
+@pytest.mark.parametrize("content", [None, "", "short", "ünicode-token"])
+async def test_a_token_file_without_a_token_is_refused(gateway, content):
+    token_file = gateway.directory / "token"
+    if content is not None:
+        token_file.write_text(content)
+    with pytest.raises(SettingError, match=r"accuracy\.outcomes_token_file.*token"):
+        await picker(gateway, accuracy={"outcomes_token_file": str(token_file)})
+
+
 async def test_without_a_token_only_this_machine_can_report(gateway, http):
     host = "0.0.0.0"
     gateway.members(("127.0.0.1:1", "a"))
@@ -344,6 +386,16 @@ async def test_the_speed_of_a_model_that_became_slower_is_learned_and_shown(gate
     assert models["b"]["seconds_per_token"]["seen"] is None
     page = await get(gateway, http, "/metrics")
     assert 'laar_model_seconds_per_token{model="a",source="measured"} 0.0001' in page
+
+
+async def test_an_uncertain_speed_is_ignored_with_a_warning(gateway, http):
+    runner = await picker(gateway)
+    artifact(gateway.directory / "capability.json", {"a": 0.9, "b": 0.8}, spread=0.6 * C)
+    problems = runner.picker.problems
+    await eventually(lambda: "accuracy.capability" in problems, what="the warning")
+    assert "gives a, b a us/token with a spread" in problems["accuracy.capability"]
+    models = {m["model"]: m for m in orjson.loads(await get(gateway, http, "/models"))["models"]}
+    assert models["a"]["seconds_per_token"]["measured"] is None
 
 
 async def test_without_an_artifact_reports_alone_distinguish_models(gateway, http):

@@ -395,6 +395,19 @@ async def test_an_idle_picker_sends_only_heartbeats(server, members):
     assert q.sharer.sharing.lost["lease"] == 0
 
 
+async def test_a_password_is_read_from_a_file(server, members, tmp_path):
+    await server.start()
+    await server.ask("CONFIG", "SET", "requirepass", "open sesame")
+    p = await members(1)
+    assert "share" in p.problems
+    password = tmp_path / "password"
+    password.write_text("open sesame\n")
+    q = await members(2, password_file=password)
+    assert q.sharer.connected
+    with pytest.raises(ValueError, match="password_file"):
+        Share(url="redis://:open@localhost")
+
+
 async def test_a_changed_password_is_read_again(server, members, tmp_path):
     await server.start()
     await server.ask("CONFIG", "SET", "requirepass", "open sesame")
@@ -567,6 +580,20 @@ async def test_a_picker_without_a_store_starts_from_its_own_snapshot(tmp_path):
     r = await Member(share, 3).start()
     r.settle(r.decide(text))
     await r.kill()
+
+
+async def test_a_snapshot_that_cannot_be_written_is_a_problem_until_it_can(
+    tmp_path, snapshots_every
+):
+    snapshots_every(0.05)
+    file = tmp_path / "missing" / "snapshot"
+    p = await Member(Share(snapshot_file=file), 1).start()
+    await eventually(lambda: "share.snapshot_file" in p.problems, what="a problem")
+    assert f"{file} can't be written (No such file" in p.problems["share.snapshot_file"]
+    file.parent.mkdir()
+    await eventually(lambda: "share.snapshot_file" not in p.problems, what="its end")
+    await p.kill()
+    assert list(file.parent.iterdir()) == [file]
 
 
 async def test_a_picker_that_never_knew_an_endpoint_overwrites_no_snapshot(tmp_path):

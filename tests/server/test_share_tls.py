@@ -2,6 +2,7 @@
 
 import pytest
 
+from laar.errors import SettingError
 from laar.server.sharing import store
 from laar.server.sharing.store import Store, StoreError
 from laar.settings.section import part
@@ -109,3 +110,15 @@ async def test_renewed_certificates_are_used_from_the_next_connection_on(
     both.write_bytes(b"".join(path.read_bytes() for path in authority.issue("renewed")))
     await picker.open(b"k" * 16, starting=True)
     await picker.close()
+
+
+@pytest.mark.parametrize("name", ["ca_file", "cert_file"])
+def test_an_invalid_certificate_file_is_an_error_at_startup(tmp_path, name):
+    pytest.importorskip("redis", reason="needs the Redis client: pip install '.[share]'")
+    path = tmp_path / "wrong.pem"
+    for content in (None, "no certificate"):
+        if content is not None:
+            path.write_text(content)
+        share = Share(url="rediss://127.0.0.1:1", **{name: path})
+        with pytest.raises(SettingError, match=f"share.{name}"):
+            Store(share, part(SharingSettings, share), origin="1/1", secret=None)

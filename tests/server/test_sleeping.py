@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 
 import orjson
 import pytest
@@ -11,7 +12,8 @@ import yaml
 from aiohttp import web
 from test_blame import GOOD, SHAPES, chat
 
-from laar.core.membership import WAKE_LABEL
+from laar.core.membership import WAKE_LABEL, EndpointSpec, Way
+from laar.datalayer.asking import new_session, wake
 from support import eventually
 from support.clients import post
 from support.served import ServedEngine
@@ -168,3 +170,11 @@ async def test_an_engine_without_a_wake_up_path_gets_no_more_requests(gateway, h
     await eventually(lambda: bool(runner.picker.table.asleep[0] > 0.0), what="its page")
     assert (await post(http, envoy, chat("a prompt"))).status == 200
     assert asleep.woken == 2
+
+
+async def test_an_engine_is_woken_once_its_ca_file_is_readable_again(tmp_path):
+    missing = Way(tls=True, ca_file=str(tmp_path / "ca.pem"))
+    spec = EndpointSpec(address="127.0.0.1:9", models=("m",), way=missing)
+    async with new_session() as session:
+        _, problem = await wake(session, spec, time.monotonic)
+    assert "FileNotFoundError" in problem

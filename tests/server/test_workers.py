@@ -1,6 +1,7 @@
 """`laar serve --workers`: processes that share a port and a store, with a real Envoy."""
 
 import asyncio
+import errno
 import os
 import re
 import signal
@@ -20,7 +21,8 @@ from laar.cli.serve import _serve_together
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
 from laar.errors import SettingError
-from laar.settings import load
+from laar.server import workers
+from laar.settings import Loaded, Settings, load
 from laar_lab.live.processes import LaarProcess
 from support import RecordingUpstream, eventually, free_port
 from support.bootstraps import rendered
@@ -328,3 +330,47 @@ async def test_a_reload_reaches_running_workers_and_stops_no_starting_one(tmp_pa
     finally:
         if parent.returncode is None:
             parent.kill()
+
+
+_AGING_WORKER = """
+import pathlib, sys, time
+home, there = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[-1])
+(there / "beat-0").touch()
+(there / "started-0").touch()
+(home / "home").write_text(str(there))
+with open(home / "starts", "a") as starts:
+    starts.write("x")
+while not (home / "die").exists():
+    (there / "beat-0").touch()
+    time.sleep(0.05)
+(home / "die").unlink()
+sys.exit(1)
+"""
+
+
+async def test_a_failure_to_start_a_process_stops_no_other_worker(tmp_path, monkeypatch):
+    made, start = [], asyncio.create_subprocess_exec
+
+    async def crowded(*command, **options):
+        made.append(command)
+        if len(made) == 2:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        return await start(*command, **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", crowded)
+    (tmp_path / "worker.py").write_text(_AGING_WORKER)
+    loaded = Loaded(settings=Settings(endpoints_file="endpoints.yaml"))
+    command = [sys.executable, str(tmp_path / "worker.py"), str(tmp_path)]
+    (tmp_path / "parent").mkdir()
+    parent = workers._Parent(loaded, 1, command, tmp_path / "parent")
+    running = asyncio.create_task(parent.run())
+    try:
+        await eventually((tmp_path / "starts").exists, what="the worker", timeout_s=60.0)
+        (tmp_path / "die").touch()
+        await eventually(
+            lambda: len(made) == 3 or running.done(), what="the parent to try again", timeout_s=60.0
+        )
+        assert not running.done()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
