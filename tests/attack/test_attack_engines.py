@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import gzip
 import random
+import time
 
+import orjson
 import pytest
-from attacked import Attacked, Judge, Seen, chat, each_case, good, response
+from attacked import METRICS, Attacked, Behavior, Judge, Seen, chat, each_case, good, response
+
+from support import eventually
 
 pytestmark = [pytest.mark.envoy, pytest.mark.asyncio(loop_scope="session")]
 
@@ -141,8 +145,82 @@ async def test_an_engine_cannot_forge_laars_headers(
     judge("no forged header at the client", answer, b"forged" not in answer.head)
 
 
+async def drip(seen: Seen, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+    for _ in range(100):
+        writer.write(chunk(b"vllm:num_requests_running 1\n"))
+        await writer.drain()
+        await asyncio.sleep(0.05)
+
+
+async def endless(seen: Seen, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+    for _ in range(2_000):  # 200 MB in total
+        writer.write(chunk(METRICS * 500))
+        await writer.drain()
+
+
+async def silent(seen: Seen, writer: asyncio.StreamWriter) -> None:
+    await asyncio.sleep(3)
+
+
 def page(text: bytes, *headers: bytes) -> bytes:
     return response(text, *headers, kind=b"text/plain")
+
+
+PAGES: dict[str, bytes | Behavior] = {
+    "100 MB": page(METRICS * 450_000),
+    "endless": endless,
+    "drips": drip,
+    "silent": silent,
+    "gzip bomb": page(gzip.compress(METRICS * 100_000), b"content-encoding: gzip"),
+    "to the admin port": b"HTTP/1.1 302 Found\r\nlocation: %b/drain\r\ncontent-length: 0\r\n\r\n",
+    "NaN": page(METRICS.replace(b" 0.0", b" NaN")),
+    "1e308": page(METRICS.replace(b" 0.0", b" 1e308")),
+    "-5": page(METRICS.replace(b" 0.0", b" -5")),
+    "Inf": page(METRICS.replace(b" 0.0", b" +Inf")),
+    "number of 3 MB": page(METRICS.replace(b" 0.0", b" " + b"9" * 3_000_000)),
+    "40,000 labels": page(b"".join(b'vllm:x{n="%d"} 1\n' % n for n in range(40_000)) + METRICS),
+    "label of 1 MB": page(METRICS.replace(b'"m"', b'"%b"' % (b"m" * 1_000_000))),
+    "random bytes": page(bytes(range(256)) * 4000),
+    "HTML": response(b"<html>sign in</html>", kind=b"text/html"),
+    "two answers": page(METRICS) + page(METRICS.replace(b" 0.0", b" 99")),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAGES)
+async def test_a_metrics_page_costs_no_request_and_no_memory(
+    target: Attacked, judge: Judge, name: str
+) -> None:
+    given = PAGES[name]
+    if name == "to the admin port":
+        assert isinstance(given, bytes)
+        given = given % target.stand.admin_url(0).encode()
+    before = target.memory_bytes()
+    for engine in target.own:
+        engine.page = given
+        engine.pages = 0
+    await eventually(lambda: all(e.pages >= 2 for e in target.own), what="scrapes", timeout_s=30)
+    decided = [await target.decides() for _ in range(20)]
+    grown = (target.memory_bytes() - before) >> 20
+    judge(
+        "20 of 20 decided, < 60 MB more", f"{sum(decided)}, {grown} MB", all(decided) and grown < 60
+    )
+
+
+async def ask(target: Attacked, count: int, at_once: int) -> list[bytes]:
+    """Send requests, a few at a time; return the bodies of the answers."""
+    bodies: list[bytes] = []
+    numbers = iter(range(count))
+
+    async def client() -> None:
+        for number in numbers:
+            answer = await target.post(chat(f"question {number} " * 20))
+            bodies.append(answer.body)
+
+    await asyncio.gather(*(client() for _ in range(at_once)))
+    return bodies
 
 
 WORDS = ("useful", "answers", "have", "many", "words")
@@ -151,3 +229,50 @@ WORDS = ("useful", "answers", "have", "many", "words")
 async def useful(seen: Seen, writer: asyncio.StreamWriter) -> None:
     await asyncio.sleep(0.05)
     writer.write(good(" ".join(random.choices(WORDS, k=20))))
+
+
+LEARNING_S = 2.0
+COMPRESSED = gzip.compress(orjson.dumps({"choices": [{"message": {"content": "useless"}}]}))
+USELESS = {
+    "page of HTML": response(b"<html>useless</html>", kind=b"text/html"),
+    "empty text": good(""),
+    "foreign model": good("useless", model="another"),
+    "no choices": good(choices=[]),
+    "not parsable": response(b"useless{{{"),
+    "other JSON": response(b'{"status":"ok"}'),
+    "end token": good("<|endoftext|>"),
+    "one token": good("!" * 200),
+    "one text": good("This is a long and fluent text, and it answers every question alike."),
+    "error as the reason": good(choices=[{"index": 0, "finish_reason": "error", "message": {}}]),
+    "compressed": response(COMPRESSED, b"content-encoding: gzip"),
+    "status 999": status(b"999 High"),
+    "400": status(b"400 Bad"),
+    "415": status(b"415 Bad"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", USELESS)
+async def test_an_endpoint_with_fast_useless_answers_does_not_attract_requests(
+    target: Attacked, judge: Judge, name: str
+) -> None:
+    """One endpoint answers immediately, two others in 50 ms. By chance it would get a third."""
+    bad, *others = target.own
+    bad.answer = USELESS[name]
+    for engine in others:
+        engine.answer = useful
+    learned_s = time.monotonic() + LEARNING_S
+    while time.monotonic() < learned_s:
+        await ask(target, 20, at_once=10)
+    target.reset_seen()
+    await ask(target, 300, at_once=10)
+    lost = sum(seen in bad.seen for seen in target.reached())
+    judge("<= 1 % of 300 after 2 s", f"{lost} of 300", lost <= 3)
+
+
+async def test_openai_errors_are_json(target: Attacked, judge: Judge) -> None:
+    for engine in target.own:
+        engine.answer = closes
+    answer = await target.post(chat())
+    error = orjson.loads(answer.body)["error"]
+    judge("message, type and reason", error, {"message", "type"} <= set(error))

@@ -62,6 +62,14 @@ def test_one_failing_endpoint_of_five_costs_almost_nothing(behavior, at_most, se
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_an_endpoint_that_rejects_a_probe_waits_for_that_of_a_slower_sibling(seed):
+    """Its own refusals are the fastest answers, so it would attract most requests meanwhile."""
+    behave = {0: refuses(422, since=5.0)}
+    seen = VirtualFleet(behave=behave, seed=seed, probes=True, service_s=1.0).run(500)
+    assert len(seen.failed) <= 10
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_no_answer_is_lost_to_errors_inside_answers_once_they_are_known(seed):
     """Envoy does not retry these answers, so neither the price nor trials may lose requests."""
     fleet = VirtualFleet(behave={0: error_event(since=5.0)}, seed=seed, probes=True, clients=8)

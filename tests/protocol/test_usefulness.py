@@ -103,6 +103,11 @@ def test_a_stream_is_useful_if_it_has_any_content_and_ends(case, cuts, events):
     assert found(api, text, cuts, events=events) == [verdict]
 
 
+def test_a_stream_that_ends_after_its_first_words_is_cut():
+    text = b"data: " + orjson.dumps(delta({"content": "x"})) + b"\n\n"
+    assert found(Api.CHAT, text, events=True) == [Kind.CUT]
+
+
 @pytest.mark.parametrize("value", [b"NaN", b"-Infinity", rb'"\ud83d"'])
 def test_an_answer_that_python_clients_can_read_is_useful(value):
     text = orjson.dumps(chat({"content": "x"}, logprobs=0)).replace(

@@ -253,6 +253,28 @@ async def test_with_a_token_only_health_and_metrics_are_open(tmp_path, http, mon
         assert (await post(http, url, CHAT, **bearer))[0] == 200
 
 
+async def test_a_reporter_that_guesses_tokens_blocks_no_viewer(tmp_path, http):
+    """Both may come from one address, for example behind an ingress."""
+    files = {name: tmp_path / name for name in ("viewers", "outcomes")}
+    for name, file in files.items():
+        file.write_text(f"{name}-of-today")
+    sections = {
+        "decisions": {"viewers_token_file": str(files["viewers"])},
+        "accuracy": {"outcomes_token_file": str(files["outcomes"])},
+    }
+    async with watched_picker(tmp_path, **sections) as (_, url):
+        for guess, status in enumerate([401] * Attempts.MOST + [429]):
+            old = {"authorization": f"Bearer outcomes-of-{guess}"}
+            async with http.post(f"{url}/outcomes", json={"outcomes": []}, headers=old) as answer:
+                assert answer.status == status
+        right = {"authorization": "Bearer outcomes-of-today"}
+        async with http.post(f"{url}/outcomes", json={"outcomes": []}, headers=right) as answer:
+            assert answer.status == 200
+        today = {"authorization": "Bearer viewers-of-today"}
+        async with http.get(f"{url}/fleet", headers=today) as answer:
+            assert answer.status == 200
+
+
 async def test_an_open_feed_ends_when_its_token_is_replaced(tmp_path, http, monkeypatch):
     monkeypatch.setattr("laar.server.admin.port.TOKENS_S", 0.05)
     token = tmp_path / "token"

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from functools import partial
 
 import grpc
 import orjson
@@ -14,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from typer.testing import CliRunner
 
 from laar.cli import app as laar
+from laar.datalayer.served_names import ServedNames
 from laar.errors import SettingError
 from laar.server import fleet
 from support import Answer, eventually, free_port
@@ -384,6 +386,28 @@ async def test_a_pod_that_never_answers_delays_the_others_only_briefly(
     assert await served_by(http, envoy) == a.address
     b.lists_models.set()
     await knows(gateway, a, b)
+
+
+@pytest.mark.envoy
+async def test_an_engine_that_comes_back_with_a_different_model_serves_it(
+    gateway, http, cluster, monkeypatch
+):
+    soon = partial(ServedNames, interval_s=0.1)
+    monkeypatch.setattr("laar.server.collectors.ServedNames", soon)
+    (a,) = await llm_d_pool(gateway, cluster, lists("org/tiny", "other"))
+    runner = await picker(gateway, inference_pool(cluster))
+    table = runner.picker.table
+    envoy = await gateway.envoy("full-duplex")
+    await picks(http, envoy)
+    a.models = lists("other", "org/tiny")
+    asked = len(a.requests)
+    await eventually(lambda: len(a.requests) > asked + 5, what="more polls of its models")
+    assert table.models == ["org/tiny"]  # the order of a model list has no meaning
+    a.models = lists("org/large")
+    await eventually(lambda: table.models == ["org/large"], what="the other model")
+    assert await served_by(http, envoy, model="org/large") == a.address
+    async with ask(http, envoy) as answer:
+        assert answer.status == 503  # another engine may bring it back
 
 
 async def test_outside_a_cluster_a_fix_is_suggested(gateway, monkeypatch):

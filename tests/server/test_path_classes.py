@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from support import Answer
+from support.grids import crossed
 
 pytestmark = pytest.mark.envoy
 
@@ -306,3 +307,25 @@ async def test_clients_cannot_forge_what_a_gateway_asserts_about_them(
                 assert answer.status == 400
                 assert (await answer.json())["error"]["reason"] == "denied-member"
     assert len(upstream.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "answers"), crossed(["standalone", "sidecar", "gateway"], ["all", "none"])
+)
+async def test_an_engine_cannot_send_headers_of_the_picker(gateway, http, shape, answers):
+    own = ("decision-id", "model", "endpoint", "reason", "cost-ms", "mode", "exhausted", "any")
+    names = [f"x-laar-{name}" for name in (*own, "tried-models", "since")]
+    names += ["x-gateway-destination-endpoint-served", "x-conformance-test-served-endpoint"]
+    names += ["x-envoy-overloaded", "x-envoy-immediate-health-check-fail", "x_envoy_ratelimited"]
+    names += ["x_laar_model", "x-laar_endpoint", "x_gateway_destination_endpoint_served"]
+    upstream = await gateway.upstream()
+    upstream.default_answer = Answer(headers={**dict.fromkeys(names, "forged"), "x-engine": "e"})
+    gateway.members((upstream.address, "m"))
+    await gateway.picker(headers={"answers": answers})
+    envoy = await gateway.envoy(shape)
+    for path in ("/v1/chat/completions", "/tokenize", "/version"):
+        url = envoy.url() + path
+        body = None if path == "/version" else BytesIO(orjson.dumps({"model": "m", **PROMPT}))
+        async with http.request("GET" if body is None else "POST", url, data=body) as answer:
+            assert (answer.status, answer.headers["x-engine"]) == (200, "e"), path
+            assert "forged" not in answer.headers.values(), path

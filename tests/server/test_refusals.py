@@ -1,5 +1,6 @@
 """laar counts its own answers once, and the requests that another endpoint served."""
 
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -111,6 +112,23 @@ async def test_a_list_of_models_is_made_once_until_the_fleet_changes(processor, 
     ]
     assert [b'"id":"o"' in answer.body for answer in (listed[4], listed[9])] == [False, True]
     assert len(made) == 2
+
+
+async def test_lists_of_former_models_are_not_kept(processor):
+    """Loading an adapter changes the fleet, and engines may list thousands over time."""
+    table, taken = processor.director.table, []
+    tracemalloc.start()
+    for version in range(8):
+        names = ("base", *(f"adapter-{version}-{number}" for number in range(300)))
+        table.replace("other", [EndpointSpec(address="b:1", models=names)])
+        for path in ("/v1/models", f"/v1/models/{names[9]}"):
+            exchange = opened(processor)
+            begin(exchange, path, "GET", end=True)
+            [answer] = map(pb.ProcessingResponse.FromString, exchange._call.answers)
+            assert names[9].encode() in answer.immediate_response.body
+        taken.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert taken[-1] - taken[0] < 1_000_000
 
 
 @pytest.mark.parametrize(("served_by", "moved"), [("127.0.0.1:9", 0), ("127.0.0.2:9", 1)])

@@ -70,6 +70,14 @@ def test_in_full_duplex_a_complete_body_is_forwarded_unchanged_after_an_error():
     assert feed(machine, Closed()) == []
 
 
+def test_in_the_native_shape_the_body_is_unchanged_after_an_error():
+    machine = stream()
+    feed(machine, RequestHeaders(HEADERS, False, Shape.NATIVE))
+    feed(machine, RequestBody(BODY, True))
+    (answer,) = feed(machine, Failed())
+    assert (answer.data, answer.decided.model) == (None, "auto")
+
+
 @pytest.mark.parametrize("shape", list(Shape))
 @pytest.mark.parametrize(("count", "size_bytes"), [(91, 1000), (5, 59 << 10)])
 def test_with_too_many_headers_only_a_forged_destination_is_overwritten(shape, count, size_bytes):
