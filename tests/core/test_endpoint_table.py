@@ -1,6 +1,5 @@
 """The endpoint table: membership, slots, and counters that return to zero."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -19,21 +18,6 @@ ADDRESSES = [f"10.0.0.{i}:80" for i in range(30)]
 
 def spec(address, *models):
     return EndpointSpec(address=address, models=models or ("m",))
-
-
-def test_unknown_readings_are_not_zero():
-    table = table_of("a:1")
-    slot = table.slot("a:1")
-    assert all(math.isnan(c[slot]) for c in (table.rtt_s, table.waiting, table.kv_usage))
-    assert table.in_flight[slot] == 0
-
-
-def test_endpoints_are_found_by_each_of_their_names():
-    table = table_of(spec("a:1", "m", "auto"), spec("b:1", "n", "auto"))
-    assert [table.spec(int(s)).address for s in table.serving("auto")] == ["a:1", "b:1"]
-    assert [table.spec(int(s)).address for s in table.serving("n")] == ["b:1"]
-    assert table.serving("nobody") is None
-    assert table.models == ["m", "n"]
 
 
 def test_an_address_selects_one_endpoint_and_a_bare_ip_all_of_its_ports():
@@ -81,14 +65,6 @@ def test_a_removed_endpoint_keeps_its_slot_until_its_requests_end():
     table.replace("t", [spec("b:1"), spec("c:1")])
     assert table.slot("c:1") == old
     assert table.queued_tokens[old] == 0
-
-
-def test_an_endpoint_that_flaps_keeps_its_counters():
-    table = table_of("a:1")
-    table.reserve(table.slot("a:1"), 100, 50)
-    table.replace("t", [])
-    table.replace("t", [spec("a:1")])
-    assert table.queued_tokens[table.slot("a:1")] == 100
 
 
 class Membership(RuleBasedStateMachine):

@@ -193,17 +193,6 @@ trtllm_kv_cache_tokens_per_block{model_name="m"} 32
     assert (reading.prefix_queries_tokens, reading.prefix_hits_tokens) == (900.0, 300.0)
 
 
-@pytest.mark.parametrize("value", ["NaN", "-1", "+Inf", "x", "", "1_0x", "0x10"])
-def test_a_gauge_that_is_not_a_count_is_unknown(value: str) -> None:
-    reading = page(VLLM.replace(f"waiting{{{LABELS}}} 2.0", f"waiting{{{LABELS}}} {value}"))
-    assert math.isnan(reading.waiting)
-    assert reading.running == 3.0
-
-
-def test_a_share_above_one_is_unknown() -> None:
-    assert math.isnan(page(VLLM.replace(" 0.25", " 25.0")).kv_usage)
-
-
 def test_a_truncated_page_never_yields_part_of_a_number() -> None:
     text = VLLM.encode()
     whole = page(VLLM)

@@ -2,13 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import itertools
 import math
 import operator
 import random
 import time
-from collections import Counter, defaultdict
-from statistics import mean
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -280,45 +278,6 @@ async def test_a_large_fleet_stretches_the_interval(start: Any, until: Any) -> N
             await asyncio.sleep(0.012)
         assert count <= 1.15 * allowed
     assert set(busy.started) == {one.address for one in specs}
-
-
-class _OverError(Exception):
-    pass
-
-
-@pytest.mark.parametrize(("count", "interval_s"), [(1, 1.0), (100, 1.0), (100, 5.0), (1000, 5.0)])
-async def test_visits_start_in_small_groups_and_none_is_late(
-    monkeypatch: pytest.MonkeyPatch, count: int, interval_s: float
-) -> None:
-    """The test runs in virtual time, which passes while the collector sleeps."""
-    now, real_sleep = 0.0, asyncio.sleep
-    started: defaultdict[str, list[float]] = defaultdict(list)
-
-    async def sleep(wait_s: float) -> None:
-        nonlocal now
-        await real_sleep(0)  # lets started tasks run
-        await real_sleep(0)
-        now += wait_s
-        if now > 60 * interval_s:
-            raise _OverError
-
-    async def visit(one: EndpointSpec) -> None:
-        started[one.address].append(now)
-
-    specs = [spec(f"10.0.{i // 250}.{i % 250}:1") for i in range(count)]
-    under_test = Visiting(visit, specs, interval_s=interval_s, clock=lambda: now)
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    with pytest.raises(_OverError):
-        await under_test.run()
-    assert len(started) == count
-    gaps = [b - a for times in started.values() for a, b in itertools.pairwise(times)]
-    assert interval_s * 0.85 < min(gaps)
-    assert max(gaps) < interval_s * 1.15 + 0.1
-    assert mean(gaps) == pytest.approx(interval_s, rel=0.02)
-    moments = Counter(at for times in started.values() for at in times if at > 5 * interval_s)
-    assert max(moments.values()) <= 8
-    if count > 1:
-        assert mean(moments.values()) > 3
 
 
 async def test_engines_of_several_kinds_are_read_together(

@@ -59,63 +59,12 @@ def answer(refusal: object) -> tuple[object, ...]:
     return refusal.status, refusal.reason, refusal.retry_after_s
 
 
-def test_the_order_is_computed_at_each_dispatch_and_not_at_arrival():
-    items = item("big", objective_s=20.0, work_s=10.0), item("small", objective_s=3.0)
-    assert order(filled(*items), 0.0) == ["big", "small"]  # rho is 1.0 and 2.0
-    assert order(filled(*items), 2.5) == ["small", "big"]  # rho is 0.75 and -0.5
-
-
-def test_a_higher_band_goes_first_whatever_the_slack():
-    queue = filled(item("late", objective_s=1.0), item("vip", objective_s=500.0, band=5))
-    assert order(queue, 20.0) == ["vip", "late"]
-
-
 def test_a_long_request_lets_short_ones_go_first_while_it_has_slack():
     # Rho is 0.6 at 0 s, and 0.3 at 3 s.
     long = item("long", objective_s=16.0, work_s=10.0, is_long=True)
     short = item("short", objective_s=30.0)
     assert order(filled(long, short), 0.0) == ["short", "long"]
     assert order(filled(long, short), 3.0) == ["long", "short"]
-
-
-def test_a_refused_long_request_does_not_delay_short_ones():
-    queue = filled(
-        item("long", objective_s=11.0, work_s=10.0, is_long=True),
-        item("long 2", objective_s=12.0, work_s=10.0, is_long=True),
-        item("short", objective_s=30.0),
-    )
-    heard = []
-
-    def admit(one: Item, shorts_wait: bool) -> str | None:
-        heard.append((one.id, shorts_wait))
-        return None if one.is_long else "endpoint"
-
-    assert [one.id for one, _ in queue.dispatch(0.0, admit)] == ["short"]
-    assert heard == [("long", True), ("short", False)]
-    assert queue.waiting == 2
-
-
-def test_a_full_lane_does_not_hold_up_another():
-    queue = filled(item("a", lane="full"), item("b", lane="free"))
-    verdicts = queue.dispatch(0.0, lambda one, _: "endpoint" if one.lane == "free" else None)
-    assert [one.id for one, _ in verdicts] == ["b"]
-
-
-def test_lanes_that_share_endpoints_take_turns():
-    queue = filled(*(item(f"{lane}{i}", lane=lane) for i in range(4) for lane in "xyz"))
-    gone = []
-    for room in (1, 1, 2, 1, 1):  # number of requests that fit at each call
-        places = iter(range(room))
-        verdicts = queue.dispatch(0.0, lambda _one, _, free=places: next(free, None) and "endpoint")
-        gone += [one.lane for one, _ in verdicts]
-    assert gone == list("xyzxyz")
-
-
-def test_a_refusal_closes_the_lane_for_lower_bands_too():
-    queue = filled(item("high", band=1), item("low", band=0))
-    asked = []
-    queue.dispatch(0.0, lambda one, _: asked.append(one.id))
-    assert asked == ["high"]
 
 
 def test_tenants_share_by_tokens_instead_of_requests():
@@ -129,33 +78,6 @@ def test_tenants_share_by_tokens_instead_of_requests():
         served[one.tenant] += one.tokens
         assert abs(served["big"] - served["small"]) <= 1000
     assert served == {"big": 4000, "small": 4000}
-
-
-def test_a_returning_tenant_keeps_its_debt_and_gets_no_credit_for_absence():
-    queue: Queue[str] = Queue(RELAXED)
-    for i in range(5):
-        queue.enqueue(item(f"steady {i}", tenant="steady", tokens=100), 0.0)
-    queue.enqueue(item("huge", tenant="huge", tokens=300, objective_s=1.0), 0.0)
-    first = [queue.dispatch(0.0, one_place())[0][0].id for _ in range(2)]
-    assert sorted(first) == ["huge", "steady 0"]
-    queue.enqueue(item("huge again", tenant="huge", tokens=300), 0.0)
-    queue.enqueue(item("new", tenant="new", tokens=100), 0.0)
-    tenants = [queue.dispatch(0.0, one_place())[0][0].tenant for _ in range(6)]
-    assert tenants.index("huge") >= 3, "others were served 300 tokens, or three requests of 100"
-    assert tenants.index("new") <= 1
-
-
-def test_a_request_is_shed_when_its_patience_ends_and_the_timer_fires_then():
-    queue: Queue[str] = Queue(FlowSettings(patience=2.0, min_hold_s=5.0, max_hold_s=100.0))
-    assert queue.enqueue(item("a", objective_s=10.0), 0.0) is None
-    assert queue.enqueue(item("b", objective_s=1.0), 0.0) is None
-    assert queue.enqueue(item("c", objective_s=1e9), 0.0) is None
-    assert queue.next_wakeup_s(1.0) == pytest.approx(4.0)
-    assert queue.dispatch(4.9, nowhere) == []
-    ((one, verdict),) = queue.dispatch(5.0, nowhere)
-    assert one.id == "b"
-    assert answer(verdict) == (503, "rejected-ttl-expired", 1)
-    assert queue.next_wakeup_s(5.0) == pytest.approx(15.0)
 
 
 def test_a_request_that_may_not_wait_is_refused_immediately():
@@ -200,16 +122,6 @@ def test_a_pause_in_which_nothing_waited_does_not_make_the_queue_look_slow():
     assert answer(queue.enqueue(item("d", arrival_s=3600.5), 3600.5))[2] == 1
 
 
-def test_held_bytes_are_capped():
-    queue: Queue[str] = Queue(FlowSettings(max_held_bytes=2500))
-    assert queue.enqueue(item("a"), 0.0) is None
-    assert queue.enqueue(item("b"), 0.0) is None
-    assert isinstance(queue.enqueue(item("c"), 0.0), RequestError)
-    queue.cancel("a")
-    assert queue.enqueue(item("c"), 0.0) is None
-    assert queue.held_bytes == 2000
-
-
 def test_a_full_queue_drops_a_request_of_a_lower_band_for_a_higher_one():
     queue: Queue[str] = Queue(FlowSettings(max_waiting=2))
     queue.enqueue(item("old", band=-1), 0.0)
@@ -219,33 +131,6 @@ def test_a_full_queue_drops_a_request_of_a_lower_band_for_a_higher_one():
     ((one, verdict),) = queue.dispatch(0.0, nowhere)
     assert (one.id, verdict.reason, verdict.status) == ("new", "evicted-priority", 429)
     assert isinstance(queue.enqueue(item("low", band=-2), 0.0), RequestError)
-
-
-def test_a_tenant_that_floods_the_queue_yields_to_the_others():
-    queue: Queue[str] = Queue(FlowSettings(max_waiting=10))
-    for i in range(10):
-        queue.enqueue(item(f"flood {i}", tenant="flood"), 0.0)
-    held = [queue.enqueue(item(f"b {i}", tenant="b"), 0.0) is None for i in range(10)]
-    assert held == [True] * 5 + [False] * 5
-    assert isinstance(queue.enqueue(item("flood more", tenant="flood"), 0.0), RequestError)
-    evicted = [one.id for one, _ in queue.dispatch(0.0, nowhere)]
-    assert evicted == [f"flood {i}" for i in (9, 8, 7, 6, 5)], "the newest requests yield first"
-
-
-def test_a_tenant_whose_bodies_fill_the_memory_yields_instead_of_others():
-    queue: Queue[str] = Queue(FlowSettings(max_held_bytes=1_000_000))
-    for i in range(20):
-        queue.enqueue(item(f"big {i}", tenant="big", body_bytes=49_000), 0.0)
-    small = [item(f"{t} {i}", tenant=t) for i in range(100) for t in ("a", "b")]
-    assert all(queue.enqueue(one, 0.0) is None for one in small)
-    evicted = {one.tenant for one, _ in queue.dispatch(0.0, nowhere)}
-    assert evicted == {"big"}
-    # A tenant with larger requests gets as many bytes as the others together, but no more.
-    larger = [item(f"c {i}", tenant="c", body_bytes=100_000) for i in range(9)]
-    held = [queue.enqueue(one, 0.0) is None for one in larger]
-    assert held == [True] * 4 + [False] * 5
-    assert {one.tenant for one, _ in queue.dispatch(0.0, nowhere)} == {"big"}
-    assert queue.held_bytes <= 1_000_000
 
 
 def test_no_request_is_dropped_for_a_body_that_would_not_fit_anyway():
@@ -280,13 +165,6 @@ def test_cancelled_requests_leave_no_memory_while_another_one_waits():
     assert len(lane) == 1
     assert len(lane._idle) == 0
     assert len(queue._expiries) == 1
-
-
-def test_a_request_is_held_until_an_endpoint_is_ready():
-    queue: Queue[str] = Queue(FlowSettings(max_hold_s=120.0))
-    assert queue.enqueue(item("a", objective_s=0.5, is_ready=False), 0.0) is None
-    assert queue.dispatch(119.0, nowhere) == []
-    assert queue.dispatch(120.0, nowhere)[0][1].reason == "rejected-no-endpoint"
 
 
 def test_without_endpoints_each_request_is_shed_at_its_own_time_exactly_once():

@@ -253,33 +253,6 @@ def text(seed: int, size: int) -> str:
     return random.Random(seed).randbytes(size // 2 + 1).hex()[:size]
 
 
-def test_a_failure_keeps_blocks_that_another_request_has_claimed() -> None:
-    index, chain = PrefixIndex(1), HASHER.chain([text(1, 5000)])
-    first, second = index.insert(0, chain), index.insert(0, chain)
-    index.retract(first)
-    assert held(index, chain) == [len(chain)]
-    index.retract(second)
-    assert held(index, chain) == [0]
-
-
-def test_a_failure_keeps_blocks_that_a_finished_request_has_proven() -> None:
-    index = PrefixIndex(1)
-    turn, next_turn = HASHER.chain([text(1, 4096)]), HASHER.chain([text(1, 4096), text(2, 4096)])
-    index.settle(index.insert(0, turn))
-    index.retract(index.insert(0, next_turn))
-    assert held(index, next_turn) == [len(turn)]
-
-
-def test_a_failure_keeps_the_beginning_of_a_longer_open_prompt() -> None:
-    index = PrefixIndex(1)
-    long, short = HASHER.chain([text(1, 8192)]), HASHER.chain([text(1, 4096)])
-    first, second = index.insert(0, long), index.insert(0, short)
-    index.retract(second)
-    assert held(index, long) == [len(long)]
-    index.retract(first)
-    assert index.size_bytes == 0
-
-
 def settled(count: int) -> tuple[PrefixIndex, list[Chain]]:
     """Return an index with `count` prompts in one cache, and their chains, the oldest first."""
     index, chains = PrefixIndex(1), [HASHER.chain([text(seed, 8192)]) for seed in range(count)]
@@ -317,13 +290,6 @@ def test_a_receipt_has_no_effect_once_its_slot_was_dropped() -> None:
     index.retract(settled)
     assert held(index, chain) == [len(chain)]
     index.retract(again)
-
-
-def test_the_beginning_of_a_prompt_larger_than_the_cache_is_kept() -> None:
-    index, chain = PrefixIndex(1), HASHER.chain([text(1, 4096)])
-    index.set_capacity(0, 1000)
-    index.insert(0, chain)
-    assert held(index, chain) == [1000 // 64]
 
 
 @pytest.mark.parametrize("slots", [1, 7, 64, 65, 1000])

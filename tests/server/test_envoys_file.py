@@ -135,16 +135,6 @@ async def test_endpoints_serve_until_envoy_knows_successors_from_another_source(
         assert [each.address for each in table.specs()] == [two]
 
 
-async def test_a_removed_endpoint_does_not_hide_the_models_another_source_gives_it(eds):
-    one, two = (f"10.0.0.{n}:8000" for n in (1, 2))
-    async with running(eds) as (fleet, table):
-        fleet.replace("a", [spec(one)])
-        await eventually(lambda: len(table) == 1, what="the endpoint")
-        fleet.replace("b", [EndpointSpec(address=one, models=("other",))])
-        fleet.replace("a", [spec(two)])
-        assert [each.models for each in table.specs()] == [("other",)]
-
-
 async def test_an_endpoint_that_returns_before_envoy_forgets_it_is_treated_as_new(eds):
     """If it were used immediately, Envoy might have just dropped it, and would choose another."""
     one, two, three = (f"10.0.0.{n}:8000" for n in (1, 2, 3))

@@ -5,7 +5,6 @@ import contextlib
 import os
 import signal
 import sys
-import threading
 from importlib.resources import files
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import pytest
 import yaml
 
 from laar.core.request import Api, Request
-from laar.datalayer.files import read_file
 from laar.datalayer.visits import cancel
 from laar.declaring import Applies
 from laar.server.reload import SettingsReloader
@@ -374,26 +372,6 @@ async def test_a_config_map_swap_is_applied_without_a_restart(tmp_path):
         following.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await following
-
-
-async def test_key_files_are_never_read_on_the_event_loop(tmp_path, monkeypatch):
-    (tmp_path / "key").write_text("first")
-    endpoint = {"address": "127.0.0.1:1", "model": "m", "key_file": str(tmp_path / "key")}
-    (tmp_path / "laar.yaml").write_text(yaml.safe_dump({"endpoints": [endpoint]}))
-    runner = Runner(load(tmp_path / "laar.yaml"))
-    runner.prepare()
-    reads = []
-
-    def read(path, *limit):
-        reads.append(threading.current_thread())
-        return read_file(path, *limit)
-
-    monkeypatch.setattr("laar.datalayer.endpoints_file.read_file", read)
-    (tmp_path / "key").write_text("second")
-    await runner.reloader._reload(tmp_path / "laar.yaml", runner.apply)
-    [slot] = runner.picker.table.active
-    assert runner.picker.table.spec(slot).way.key == "second"
-    assert threading.main_thread() not in reads
 
 
 def rag(**changed):

@@ -6,9 +6,7 @@ from dataclasses import replace
 import pytest
 from bench.bench_decision import Caller
 
-from laar.core.catalog import catalog
 from laar.core.membership import POOL_LABEL, EndpointSpec
-from laar.server.extproc import processor as module
 from laar.server.extproc.exchange import Exchange
 from laar.server.extproc.processor import ExternalProcessor
 from laar.server.picker import Picker
@@ -85,33 +83,6 @@ async def test_a_model_is_listed_in_its_pool_and_unknown_in_another(processor):
         [answer] = map(pb.ProcessingResponse.FromString, exchange._call.answers)
         answered.append(answer.immediate_response.status.code)
     assert answered == [200, 404, 200, 200, 404]
-
-
-async def test_a_list_of_models_is_made_once_until_the_fleet_changes(processor, monkeypatch):
-    """Any client may ask, and a list of a large fleet blocks all decisions while it is made."""
-    made, listed = [], []
-    monkeypatch.setattr(module, "catalog", lambda *of: made.append(of) or catalog(*of))
-    for other in ("n", "o"):
-        processor.director.table.replace("other", [EndpointSpec(address="b:1", models=(other,))])
-        for name in ("", "/m", "/n", "/unknown", ""):
-            exchange = opened(processor)
-            begin(exchange, f"/v1/models{name}", "GET", end=True)
-            [answer] = map(pb.ProcessingResponse.FromString, exchange._call.answers)
-            listed.append(answer.immediate_response)
-    assert [answer.status.code for answer in listed] == [
-        200,
-        200,
-        200,
-        404,
-        200,
-        200,
-        200,
-        200,
-        404,
-        200,
-    ]
-    assert [b'"id":"o"' in answer.body for answer in (listed[4], listed[9])] == [False, True]
-    assert len(made) == 2
 
 
 async def test_lists_of_former_models_are_not_kept(processor):

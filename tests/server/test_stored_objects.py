@@ -8,7 +8,6 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from support import eventually
 from support.served import ServedEngine
 
 pytestmark = pytest.mark.envoy
@@ -176,19 +175,3 @@ async def test_files_and_batches_of_a_tenant_are_stored_at_one_engine(gateway, h
         listed = await found(http, "GET", f"{url}/v1/files", headers=of)
         assert name.encode() in listed[2]
     assert len(set(homes.values())) > 1, "tenants are spread"
-
-
-async def test_a_restarted_picker_finds_the_files_of_a_tenant(gateway, http):
-    url = await engines(gateway, "standalone")
-    name, home = await uploaded(http, url)
-    await gateway.picker(listen=gateway.document["listen"])
-
-    async def is_picked():
-        """Envoy connects to the new picker."""
-        async with http.get(f"{url}/v1/files") as answer:
-            return "x-laar-endpoint" in answer.headers
-
-    await eventually(is_picked, what="a decision of the new picker")
-    for _ in range(8):
-        got = await found(http, "GET", f"{url}/v1/files/{name}")
-        assert got[:2] == (200, home)

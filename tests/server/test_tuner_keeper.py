@@ -7,15 +7,12 @@ from starlette.testclient import TestClient
 from laar.core.cost import CostWeights
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
-from laar.errors import LaarError
 from laar.server.admin.port import tuner_routes
 from laar.server.picker import Picker
 from laar.settings import load
 from laar.settings.routing import Tuning
 from laar.tuning.tuner import Tuner
 from laar.tuning.windows import Observed
-from laar_lab.live.tuner import follow
-from support.admin import admin_port
 
 INITIAL = CostWeights(k_rtt=1.0, k_queue=0.7, k_delay=0.5).tunable()
 
@@ -43,23 +40,6 @@ def test_freezing_serves_the_best_weights_and_ends_the_climb():
         best = client.get("/tuner").json()["weights"]
         assert client.post("/tuner/freeze").json()["frozen"] is True
     assert dict(kept.weights(0.0).values) == best
-
-
-async def test_laar_tune_follows_and_freezes_a_live_climb():
-    kept = tuner(window=20)
-    serve_windows(kept, 2, lambda weights: 1.0 + weights["k_rtt"])
-    for keeping, found in ((kept, True), (None, False)):
-        async with admin_port(Starlette(routes=tuner_routes(keeping))) as server:
-            url = f"http://127.0.0.1:{server.port}"
-            if found:
-                told = []
-                found = await follow(url, None, on_window=told.append)
-                assert told == found["windows"]
-                assert len(told) == 2
-                assert (await follow(url, None, freeze=True, wait=True))["frozen"] is True
-            else:
-                with pytest.raises(LaarError, match=r"tuner\.enabled"):
-                    await follow(url, None)
 
 
 SETTINGS = "endpoints: [{address: '10.0.0.1:80', models: [m]}]\n"

@@ -41,25 +41,6 @@ def held(picker, text):
     return float(prefixes.match(prefixes.chain(request(text)))[0].max())
 
 
-def test_a_decision_and_its_end_are_counted_by_the_other_picker():
-    p, q, net = pair()
-    decision = p.director.decide(request(), 1.0)
-    net.exchange(1.01)
-    assert counted(q) == pytest.approx(counted(p), abs=1e-3)
-    assert counted(q)["queued_tokens"] > 0
-    p.director.settle(decision, OK)
-    net.exchange(1.02)
-    assert not any(counted(q).values())
-
-
-def test_two_pickers_do_not_see_the_same_idle_endpoint_for_long():
-    p, q, net = pair()
-    first = p.director.decide(request("one " * 400), 1.0)
-    net.exchange(1.005)
-    second = q.director.decide(request("two " * 400), 1.006)
-    assert first.address != second.address
-
-
 def test_the_reservations_of_a_killed_picker_end_with_its_lease():
     p, q, net = pair()
     p.director.decide(request(), 1.0)
@@ -70,30 +51,6 @@ def test_the_reservations_of_a_killed_picker_end_with_its_lease():
     assert not any(counted(q).values())
     assert not q.director.engines.traffic.ahead_s.any()
     assert q.lost["lease"] == 1
-
-
-def test_a_lost_load_is_corrected_by_the_next_full_one():
-    p, q, net = pair()
-    decision = p.director.decide(request(), 1.0)
-    net.exchange(1.01)
-    p.director.settle(decision, OK)
-    net.flush(p, 1.02)
-    net.channels["p/1", "q/1"].clear()  # the end is lost; only the batch number shows this
-    for step in range(8):
-        net.exchange(1.1 + step)
-    assert not any(counted(q).values())
-    assert q.lost["missed"] == 1
-
-
-def test_an_endpoint_found_later_has_the_load_of_other_pickers():
-    p, q, net = pair(A)
-    p.director.table.replace("test", specs(B))
-    p.director.decide(request(), 1.0)
-    net.exchange(1.01)
-    assert counted(q)["in_flight"] == 0
-    q.director.table.replace("test", specs(A, B))
-    q.poll(1.1)
-    assert counted(q)["in_flight"] == 1
 
 
 def test_a_removed_endpoint_keeps_its_slot_until_other_pickers_are_done():
@@ -119,17 +76,6 @@ def test_a_conversation_can_continue_at_another_picker():
     assert follow_up.uncached_tokens < 0.3 * follow_up.tokens
 
 
-def test_a_turn_is_known_completely_though_the_earlier_one_was_lost():
-    p, q, net = pair()
-    text = "some words of a long prompt " * 100
-    p.director.settle(p.director.decide(request(text), 1.0), OK)
-    net.flush(p, 1.01)
-    net.channels["p/1", "q/1"].clear()
-    p.director.settle(p.director.decide(request(text + "again " * 50), 2.0), OK)
-    net.exchange(2.1)
-    assert held(q, text + "again " * 50) == held(p, text + "again " * 50) > 0.9
-
-
 def test_a_miss_is_evidence_for_all_pickers():
     """Two misses of proven prompts clear a picker's beliefs, and those of the others."""
     p, q, net = pair(A)
@@ -147,17 +93,6 @@ def test_a_miss_is_evidence_for_all_pickers():
         q.prefixes.beliefs.index.forgotten_blocks["disproved"]
         == p.prefixes.beliefs.index.forgotten_blocks["disproved"]
     )
-
-
-def test_a_cache_that_is_emptied_repeatedly_is_empty_each_time():
-    p, _, net = pair(A)
-    for second in range(9):
-        net.exchange(3.0 * second)
-        now = 3.0 * second + 1.0
-        p.director.settle(p.director.decide(request(f"{second} words " * 100), now), OK)
-        p.director.prefixes.emptied(0, "m")
-        chain = p.director.prefixes.chain(request(f"{second} words " * 100))
-        assert p.director.prefixes.match(chain)[0][0] == 0.0
 
 
 def test_pickers_with_different_keys_share_loads_but_no_prefixes():
@@ -508,19 +443,6 @@ def test_reported_outcomes_in_a_snapshot_fade_while_no_picker_runs(at_s, kept):
     assert fresh.online.by_model(1.0)["m"].outcomes == pytest.approx(kept, abs=0.01)
     p.wall_clock = lambda: 1e9
     assert read_snapshot(snapshot(p, 1.0, with_key=True)(), "laar")["at_s"] == 1e9
-
-
-def test_a_file_is_restored_though_outcomes_were_reported_before_it_was_read():
-    p, _, _ = pair()
-    for _ in range(40):
-        p.online.observe("m", Features("en", 1024, "qa"), True, 1.0)
-    told = read_snapshot(snapshot(p, 1.0, with_key=True)(), "laar")
-    fresh = sharing_picker("fresh/1", (A, B))
-    fresh.close()  # it has no store
-    fresh.online.observe("n", Features("en", 1024, "qa"), True, 2.0)
-    restore(fresh, told, 2.1)
-    assert fresh.online.by_model(2.1)["m"].outcomes == pytest.approx(40.0, abs=0.1)
-    assert fresh.online.by_model(2.1)["n"].outcomes == pytest.approx(1.0, abs=0.1)
 
 
 def test_a_continuation_of_a_prompt_in_the_snapshot_is_known():

@@ -211,15 +211,6 @@ def test_the_answer_passes_chunk_by_chunk_with_the_clients_model_name():
     assert [end.cause for end in driver.recorder.ends] == ["complete"]
 
 
-def test_a_body_over_the_limit_gets_a_413():
-    driver = Driver(max_body_bytes=1000)
-    driver.feed(headers(Shape.GATEWAY))
-    driver.feed(RequestBody(b"x" * 600, False))
-    (refused,) = driver.feed(RequestBody(b"x" * 600, False))
-    assert refused.status == 413
-    assert driver.feed(RequestBody(b"x", True)) == []
-
-
 def test_unfinished_bodies_of_all_streams_share_one_limit():
     held = HeldBytes(1000)
     first, second, third = (Driver(held=held) for _ in range(3))
@@ -329,16 +320,6 @@ def test_a_stored_answer_is_known_from_its_first_event(cut):
 
 
 # -- both ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("shape", Shape)
-def test_a_bodyless_request_is_decided_at_its_headers_within_the_subset(shape):
-    driver = Driver(models=("a", "b", "c"))
-    get = {":path": "/v1/models", ":method": "GET"}
-    (answer,) = driver.feed(RequestHeaders(get, True, shape, frozenset({"10.0.0.2:80"})))
-    assert answer.destination == "10.0.0.2:80"
-    assert ("x-request-id", "made-id") in answer.set_headers
-    assert answer.skip_body is (shape is Shape.NATIVE)  # so that Envoy says when the answer ends
 
 
 @pytest.mark.parametrize("shape", Shape)
@@ -453,30 +434,3 @@ def test_any_sequence_of_events_leaves_nothing_reserved(events, read_answer):
 
 
 # -- native, where Envoy keeps the headers -------------------------------------------------------
-
-
-def whole(body=BODY, **extra):
-    return RequestHeaders({**HEADERS, **extra}, False, Shape.NATIVE, body=body)
-
-
-def test_a_request_without_sent_headers_is_answered_with_metadata_only():
-    driver = Driver()
-    (answer,) = driver.feed(whole(**{"x-laar-task": "t"}))
-    assert type(answer) is AnswerBody
-    sent = answer.decided
-    assert (sent.destination, sent.set_headers, sent.remove_headers) == ("10.0.0.1:80", [], ())
-    assert orjson.loads(answer.data)["model"] == "m1"
-
-
-@pytest.mark.parametrize("body", [BODY, b"nonsense", b""])
-def test_both_native_forms_make_the_same_decision(body):
-    kept, sent = Driver(), Driver()
-    *_, answer = kept.feed(whole(body))
-    sent.feed(headers(Shape.NATIVE))
-    *_, usual = sent.feed(RequestBody(body, True))
-    assert type(answer) is type(usual)
-    if type(answer) is AnswerBody:
-        assert answer.data == usual.data
-        assert answer.decided.destination == usual.decided.destination
-    else:
-        assert (answer.status, answer.body) == (usual.status, usual.body)
