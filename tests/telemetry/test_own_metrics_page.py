@@ -4,8 +4,13 @@ import math
 import random
 from importlib.resources import files
 
+import httpx
 import pytest
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as open_metrics_families,
+)
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.applications import Starlette
 
 from laar.accuracy.reports import Answered
 from laar.core.decision import Completion
@@ -13,6 +18,8 @@ from laar.core.endpoints import Reading
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.server.admin.metrics import metrics, metrics_page
+from laar.server.admin.port import own_routes
+from laar.server.health_service import HealthService
 from laar.server.picker import Picker
 from laar.settings import Settings
 from laar.telemetry.metrics import MAX_LABELS, Metrics
@@ -128,8 +135,8 @@ def test_every_counter_is_read_by_a_row_of_the_table():
     assert unread == []
 
 
-def test_every_metric_is_on_the_page_with_its_labels(tmp_path):
-    picker = picker_of(
+def with_all_parts(tmp_path):
+    return picker_of(
         ["a"],
         flow={"enabled": True},
         tuner={"enabled": True},
@@ -137,6 +144,10 @@ def test_every_metric_is_on_the_page_with_its_labels(tmp_path):
         share={"snapshot_file": str(tmp_path / "snapshot")},
         context={"routes": [{"name": "all", "mode": "on"}]},
     )
+
+
+def test_every_metric_is_on_the_page_with_its_labels(tmp_path):
+    picker = with_all_parts(tmp_path)
     shown = {f.name + "_total" * (f.type == "counter"): f for f in families(picker)}
     assert set(shown) == {metric.name for metric in metrics()}
     for metric in metrics():
@@ -144,3 +155,38 @@ def test_every_metric_is_on_the_page_with_its_labels(tmp_path):
         assert (family.type, family.documentation) == (metric.kind, metric.help)
         for sample in family.samples:
             assert sample.labels.keys() - {"le"} == set(metric.labels)
+
+
+PROMETHEUS = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+    "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;"
+    "escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+"""What Prometheus 3 accepts."""
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind", "parse"),
+    [
+        (PROMETHEUS, "application/openmetrics-text", open_metrics_families),
+        ("application/openmetrics-text", "application/openmetrics-text", open_metrics_families),
+        ("text/plain;version=0.0.4", "text/plain", text_string_to_metric_families),
+        ("*/*", "text/plain", text_string_to_metric_families),
+    ],
+)
+async def test_a_scraper_gets_the_format_it_asks_for(tmp_path, accept, kind, parse):
+    picker = with_all_parts(tmp_path)
+    picker.metrics.overhead_s.observe(0.001)
+    picker.metrics.refused(429, "full")
+    app = httpx.ASGITransport(Starlette(routes=own_routes(picker, HealthService())))
+    async with httpx.AsyncClient(transport=app, base_url="http://laar") as client:
+        answer = await client.get("/metrics", headers={"accept": accept})
+    assert answer.headers["content-type"].startswith(kind)
+    assert answer.text.endswith("# EOF\n") is (parse is open_metrics_families)
+    found = {family.name: family for family in parse(answer.text)}
+    # The parsers leave out the suffix of counters.
+    assert found.keys() >= {metric.name.removesuffix("_total") for metric in metrics()}
+    assert found["laar_refusals"].samples[0].name == "laar_refusals_total"
+    assert found["process_resident_memory_bytes"].samples[0].value > 1e6
+    assert found["process_cpu_seconds"].samples[0].value > 0
+    assert found.keys() >= {"process_open_fds", "python_info", "python_gc_collections"}

@@ -3,7 +3,7 @@
 A row gives the source of its value: a dotted path from `_Scrape` or, if that has no such attribute,
 from the picker. Parts disabled by the settings have no series. The text is not produced by
 prometheus-client, which takes 6 us per sample: the endpoints of a large fleet would block the loop
-for 50 ms at each scrape.
+for 50 ms at each scrape. Its own collectors (`process_*`, `python_*`) are added by the port.
 """
 
 from __future__ import annotations
@@ -48,11 +48,12 @@ def metrics() -> tuple[Metric, ...]:
     return tuple(found)
 
 
-def metrics_page(picker: Picker) -> bytes:
-    """Return the page in Prometheus' text format."""
+def metrics_page(picker: Picker, *, open_metrics: bool = False) -> bytes:
+    """Return the page in Prometheus' text format, or in that of OpenMetrics without its end."""
     scrape, lines = _Scrape(picker), []
     for metric in metrics():
-        lines.append(f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} {metric.kind}\n")
+        name = metric.name.removesuffix("_total") if open_metrics else metric.name
+        lines.append(f"# HELP {name} {metric.help}\n# TYPE {name} {metric.kind}\n")
         for key, value in _read(scrape, metric.path):
             lines += _lines(metric, (key,) if isinstance(key, str) else key, value)
     return "".join(lines).encode()

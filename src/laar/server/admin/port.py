@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from prometheus_client import REGISTRY
+from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -41,7 +43,7 @@ class AdminPort:
         viewers, self._reporters = viewers_token(settings), reporter_tokens(settings)
         app = Starlette(
             routes=[
-                *_own_routes(picker, health),
+                *own_routes(picker, health),
                 *outcome_routes(picker, self._reporters),
                 *picker.observability.routes(),
                 *context_routes(picker),
@@ -90,12 +92,15 @@ class AdminPort:
             raise cannot_listen("admin", join_address(host, port)) from None
 
 
-def _own_routes(picker: Picker, health: HealthService) -> list[Route]:
+def own_routes(picker: Picker, health: HealthService) -> list[Route]:
     """Return the routes for metrics, health and settings."""
 
-    async def metrics(_request: Request) -> Response:
-        page = metrics_page(picker)
-        return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
+    async def metrics(request: Request) -> Response:
+        encode, media_type = choose_encoder(request.headers.get("accept", ""))
+        page = metrics_page(picker, open_metrics="openmetrics" in media_type)
+        # In a thread: counting 10,000 open files takes 9 ms.
+        page += await asyncio.to_thread(encode, REGISTRY)
+        return Response(page, headers={"content-type": media_type})
 
     async def alive(_request: Request) -> Response:
         return PlainTextResponse("ok\n")
