@@ -57,6 +57,7 @@ from bench.picking.pauses import pauses
 from bench.picking.subjects import (
     ALONE,
     LAAR,
+    LAAR_ON_GRPC,
     NOOP,
     NOOP_USUAL,
     Subject,
@@ -151,7 +152,7 @@ def _subjects(options: argparse.Namespace) -> list[Subject]:
     ]
     if options.before:
         return [*others, LAAR]
-    return [NOOP_USUAL, NOOP, *others, LAAR, ALONE]
+    return [NOOP_USUAL, NOOP, *others, LAAR, LAAR_ON_GRPC, ALONE]
 
 
 def _table(costs: Costs) -> None:

@@ -114,14 +114,16 @@ def laar_argv(
 ) -> Sequence[str]:
     """Return laar's command, with minimal settings for the endpoints and any others given."""
     path = place.directory / "laar.yaml"
+    settings = dict(settings or {})
     document: dict[str, object] = {
         "listen": {
             "ext_proc": f"127.0.0.1:{place.port}",
             "health": f"127.0.0.1:{place.health_port}",
             "admin": f"127.0.0.1:{place.admin_port}",
+            **settings.pop("listen", {}),
         },
         "endpoints": [{"address": address, "models": ["m"]} for address in place.addresses],
-        **(settings or {}),
+        **settings,
     }
     path.write_text(yaml.safe_dump(document))
     return [sys.executable, "-m", "laar.cli", "serve", "-c", str(path)]
@@ -136,6 +138,9 @@ LAAR = Subject(name="laar", argv=laar_argv)
 def laar_with(name: str, **settings: Mapping[str, object]) -> Subject:
     """Return laar as a subject, with additional settings sections."""
     return Subject(name=name, argv=partial(laar_argv, settings=settings))
+
+
+LAAR_ON_GRPC = laar_with("laar on grpc.aio", listen={"transport": "grpc"})
 
 
 def other_sources(named: str) -> Subject:

@@ -20,7 +20,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session", params=["standalone", "gateway"])
 async def stand(request: pytest.FixtureRequest, envoy_binary: Path) -> AsyncIterator[Attacked]:
-    async with attacked(request.param) as found:
+    shape, transport = request.param, "own"
+    if shape == "on grpc.aio":
+        shape, transport = "standalone", "grpc"
+    async with attacked(shape, settings={"listen": {"transport": transport}}) as found:
         yield found
 
 

@@ -31,8 +31,9 @@ def unhurried(monkeypatch):
 class Gateway:
     """Upstreams, a picker in this process, and Envoy, for one test."""
 
-    def __init__(self, directory, stack):
+    def __init__(self, directory, stack, transport="own"):
         self.directory = directory
+        self._transport = transport
         self._stack = stack
         self.settings_file = directory / "laar.yaml"
         self.eds = directory / "eds" / "endpoints.json"
@@ -73,7 +74,8 @@ class Gateway:
         document = {
             "endpoints_file": str(self.endpoints_file),
             "listen": {
-                name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")
+                "transport": self._transport,
+                **{name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")},
             },
             "readings": {"scrape_interval_s": 0.1, "probe_interval_s": 0.1},
             "envoy": {"eds_file": str(self.eds)},
@@ -163,7 +165,13 @@ def chromium(tmp_path_factory):
 
 
 @pytest.fixture
-async def gateway(tmp_path, envoy_binary):
+def transport(request):
+    """The transport of the gateway's picker; a test marked `on_both` runs on each."""
+    return getattr(request, "param", "own")
+
+
+@pytest.fixture
+async def gateway(tmp_path, envoy_binary, transport):
     """Yield a gateway for a test; stop all of its parts after the test."""
     async with AsyncExitStack() as stack:
-        yield Gateway(tmp_path, stack)
+        yield Gateway(tmp_path, stack, transport)

@@ -9,6 +9,7 @@ import pytest
 
 from support import Answer, eventually
 from support.clients import post
+from support.transports import on_both
 
 pytestmark = pytest.mark.envoy
 
@@ -19,6 +20,7 @@ def chat(model="auto", text="hello", **fields):
     return orjson.dumps({"messages": [{"role": "user", "content": text}], "model": model, **fields})
 
 
+@on_both
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_the_picked_endpoint_is_reached_with_only_the_model_changed(gateway, http, shape):
     a, b = await gateway.upstream(), await gateway.upstream()
@@ -42,6 +44,7 @@ async def test_the_picked_endpoint_is_reached_with_only_the_model_changed(gatewa
     assert seen == {"small", "large"}
 
 
+@on_both
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_the_openai_package_streams_chunk_by_chunk(gateway, shape):
     import openai  # this import takes a second, so only here
@@ -79,6 +82,7 @@ async def test_the_openai_package_streams_chunk_by_chunk(gateway, shape):
     await eventually(lambda: not table.in_flight.any(), what="the request's release")
 
 
+@on_both
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_open_websockets_and_streams_of_a_get_are_in_flight(gateway, http, shape):
     """Envoy may end the picker's stream early if a request has no body."""

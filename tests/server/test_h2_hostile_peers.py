@@ -24,6 +24,7 @@ from laar.server.h2.framing import Code
 from laar.server.h2.guard import Share
 from support import eventually
 from support.exploring import examples
+from support.transports import TRANSPORTS
 
 pytestmark = pytest.mark.slow
 
@@ -33,6 +34,12 @@ DATA, HEADER, RST, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6,
 @pytest.fixture
 async def served():
     async with serving() as running:
+        yield running
+
+
+@pytest.fixture(params=TRANSPORTS)
+async def either(request):
+    async with serving(request.param) as running:
         yield running
 
 
@@ -52,15 +59,20 @@ async def nothing_left(served):
     await eventually(
         lambda: served.count("closed") == served.count("open"), what="the ends of all calls"
     )
-    await eventually(lambda: not served.server.connections, what="the connections' ends")
+    if isinstance(served.server, H2Server):
+        await eventually(lambda: not served.server.connections, what="the connections' ends")
 
 
 async def ends(served, *data, greet=True):
-    """Send bytes after the greeting; assert that only this connection ends."""
+    """Send bytes after the greeting; assert that only this connection ends.
+
+    gRPC's core tolerates some of them.
+    """
     async with Peer.to(served, greet=greet) as peer:
         for one in data:
             await peer.send(one)
-        await peer.closed()
+        if isinstance(served.server, H2Server):
+            await peer.closed()
     await is_well(served)
     await nothing_left(served)
 
@@ -76,8 +88,8 @@ async def ends(served, *data, greet=True):
         PREFACE + frame(SETTINGS, 0, 3, b""),
     ],
 )
-async def test_a_connection_without_http2_is_closed(served, data):
-    await ends(served, data, greet=False)
+async def test_a_connection_without_http2_is_closed(either, data):
+    await ends(either, data, greet=False)
 
 
 async def test_a_silent_peers_connection_is_closed(monkeypatch, caplog):
@@ -107,8 +119,8 @@ async def test_a_silent_peers_connection_is_closed(monkeypatch, caplog):
         frame(DATA, 0x8, 1, b"\xff"),  # more padding than the frame has bytes
     ],
 )
-async def test_broken_frames_end_their_connection(served, data):
-    await ends(served, data)
+async def test_broken_frames_end_their_connection(either, data):
+    await ends(either, data)
 
 
 @pytest.mark.parametrize(
@@ -121,21 +133,21 @@ async def test_broken_frames_end_their_connection(served, data):
         frame(2, 0, 1, b"\0\0\0\3\1"),
     ],
 )
-async def test_floods_end_their_connection(served, one):
-    await ends(served, one * 60_000)
+async def test_floods_end_their_connection(either, one):
+    await ends(either, one * 60_000)
 
 
-async def test_endless_header_blocks_are_cut_off(served):
-    await ends(served, frame(HEADER, 0, 1, b"\x82"), frame(CONTINUATION, 0, 1, b"") * 100)
-    await ends(served, frame(HEADER, 0, 1, b"\x82"), frame(CONTINUATION, 0, 1, b"x" * 16384) * 8)
+async def test_endless_header_blocks_are_cut_off(either):
+    await ends(either, frame(HEADER, 0, 1, b"\x82"), frame(CONTINUATION, 0, 1, b"") * 100)
+    await ends(either, frame(HEADER, 0, 1, b"\x82"), frame(CONTINUATION, 0, 1, b"x" * 16384) * 8)
 
 
-async def test_metadata_that_expands_too_much_is_refused(served):
+async def test_metadata_that_expands_too_much_is_refused(either):
     """One long value in the table, referenced repeatedly (HPACK bomb)."""
     literal = b"\x40\x01a\x7f\x81\x1e" + b"v" * 4000  # entered in the table
-    await ends(served, frame(HEADER, 0x4, 1, literal + b"\xbe" * 12_000))
+    await ends(either, frame(HEADER, 0x4, 1, literal + b"\xbe" * 12_000))
     first = frame(HEADER, 0x4, 1, bytes(Encoder().encode(HEADERS)))
-    await ends(served, first, frame(HEADER, 0x4, 3, literal + b"\xbe" * 12_000))
+    await ends(either, first, frame(HEADER, 0x4, 3, literal + b"\xbe" * 12_000))
 
 
 async def test_long_metadata_fails_only_its_call(served):
@@ -298,6 +310,20 @@ async def test_a_silent_peer_is_pinged_and_then_aborted(monkeypatch, caplog):
             assert not reading.done()
         await reading
     assert "the peer is silent" in caplog.text
+
+
+async def test_an_idle_envoy_may_ping_twice_a_second(either):
+    async with Peer.to(either) as peer:
+        for number in range(6):
+            await asyncio.sleep(0.3)
+            peer.h2.ping(b"%08d" % number)
+            await peer.flush()
+            await peer.until(
+                lambda e, n=number: (
+                    isinstance(e, events.PingAckReceived) and e.ping_data == b"%08d" % n
+                )
+            )
+        assert not any(isinstance(e, events.ConnectionTerminated) for e in peer.events)
 
 
 async def test_a_goaway_lets_open_calls_finish(served):

@@ -1,4 +1,4 @@
-"""A serving picker does not load modules that only fitting, planning or the lab need."""
+"""A serving picker loads nothing of fitting, planning and the lab, and one transport only."""
 
 import subprocess
 import sys
@@ -6,7 +6,30 @@ import sys
 APART = ("laar.accuracy.fitting", "laar_lab.offline", "laar_lab", "laar_lab.sim", "sklearn")
 
 
-def test_serving_loads_neither_fitting_nor_batch_algorithms():
-    code = "import sys, laar.server.runner; print(*sys.modules)"
+def loaded(code):
+    code = f"import sys; {code}; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert [name for name in ran.stdout.split() if name.startswith(APART)] == []
+    return ran.stdout.split()
+
+
+def test_serving_loads_neither_fitting_nor_batch_algorithms():
+    assert [name for name in loaded("import laar.server.runner") if name.startswith(APART)] == []
+
+
+def test_a_transport_loads_nothing_of_the_other():
+    own = loaded("import laar.server.runner, laar.server.h2")
+    assert not {"grpc", "laar.server.grpc_server"} & {*own}
+    reference = loaded("import laar.server.runner, laar.server.grpc_server")
+    assert not {"jh2", "laar.server.h2"} & {*reference}
+
+
+def test_a_transport_whose_extra_is_missing_is_named_with_it(tmp_path):
+    settings = tmp_path / "laar.yaml"
+    settings.write_text("listen: {transport: grpc}\nendpoints: [{address: '10.9.0.1:1', model: m}]")
+    without = "import sys; sys.modules['grpc'] = None; from laar.cli import app; app()"
+    for command in ("check", "serve"):
+        called = [sys.executable, "-c", without, command, "-c", str(settings)]
+        ran = subprocess.run(called, capture_output=True, text=True)
+        assert ran.returncode == 2
+        assert "needs the package grpcio" in ran.stderr
+        assert "[grpc]'" in ran.stderr

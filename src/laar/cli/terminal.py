@@ -48,11 +48,12 @@ KeyVariable = Annotated[
 ]
 
 _EXTRA_OF = {
-    "cryptography": "tls",
-    "sklearn": "fit",
-    "zmq": "kv-events",
+    "cryptography": ("cryptography", "tls"),
+    "grpc": ("grpcio", "grpc"),
+    "sklearn": ("scikit-learn", "fit"),
+    "zmq": ("pyzmq", "kv-events"),
 }
-"""The extra that installs a package, by import name."""
+"""The package with a module that may be missing, and the extra that installs it."""
 
 MIN_TABLE_WIDTH = 160  # in a narrower terminal lines wrap, which beats truncated numbers
 FAULT = 2
@@ -65,10 +66,9 @@ def report_errors() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        extra = _EXTRA_OF.get((error.name or "").partition(".")[0])
-        if extra is None:
+        package, extra = _EXTRA_OF.get((error.name or "").partition(".")[0], ("", ""))
+        if not extra:
             raise
-        package = "scikit-learn" if error.name == "sklearn" else error.name
         text = f"this needs the package {package}; {install(extra)}"
     except LaarError as error:
         text = str(error)

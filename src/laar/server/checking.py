@@ -53,6 +53,8 @@ def _parts(settings: Settings) -> Iterator[Callable[[], object]]:
     yield lambda: artifact_of(settings.accuracy)
     yield partial(reporter_tokens, settings)
     yield partial(viewers_token, settings)
+    if settings.listen.transport == "grpc":
+        import laar.server.grpc_server  # noqa: F401 - may need the extra
     tls = settings.listen.tls
     if tls is not None:
         from laar.server.tls import check_tls

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from laar.protocol.agreed import PICKING_SERVICE
 from laar.server.extproc import SERVICE
-from laar.server.h2 import Call, Code, H2Server, Handler
+from laar.server.transport import Call, Code, Handler, Server
 from laar.wire.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 _SERVICE = "grpc.health.v1.Health"
@@ -38,7 +38,7 @@ class HealthService:
         self.own_check = False
         """Whether one of laar's own Envoys has made a health check."""
 
-    def serve_on(self, server: H2Server) -> None:
+    def serve_on(self, server: Server) -> None:
         """Add the method to a server."""
         server.add_method(_SERVICE, "Check", partial(_Check, self))
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import socket
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from laar.datalayer.endpoints_file import join_address, split_address
 from laar.errors import SettingError
 from laar.server.extproc import SERVICE, ExternalProcessor
 from laar.server.extproc.exchange import Exchange
-from laar.server.h2 import H2Server
-from laar.server.h2.listening import listener
+from laar.server.transport import Server, listener
 
 if TYPE_CHECKING:
     from laar.settings.listening import Listen
@@ -26,21 +25,42 @@ _STREAMS = 64
 connection to one worker, so a client with many concurrent streams should open several."""
 
 
+def server_of(transport: str, **limits: Any) -> Server:
+    """Return a server on a transport (`listen.transport`), not yet bound.
+
+    Raises:
+        ModuleNotFoundError: it needs an extra.
+    """
+    if transport == "grpc":
+        from laar.server.grpc_server import GrpcServer
+
+        return GrpcServer(**limits)
+    from laar.server.h2 import H2Server
+
+    return H2Server(**limits)
+
+
 def picking_server(
-    processor: ExternalProcessor, max_body_bytes: int, *, together: bool = False
-) -> H2Server:
+    processor: ExternalProcessor,
+    max_body_bytes: int,
+    *,
+    transport: str = "own",
+    together: bool = False,
+) -> Server:
     """Return the server for Envoys, not yet bound; `together`: other processes share the port.
 
     Messages much longer than a body of `max_body_bytes` are rejected.
     """
     longest = max(_LONGEST_MESSAGE_BYTES, max_body_bytes + _METADATA_BYTES)
     streams = _STREAMS if together else None
-    own = H2Server(longest_bytes=longest, advertised_streams=streams, together=together)
-    own.add_method(SERVICE, "Process", partial(Exchange, processor))
-    return own
+    server = server_of(
+        transport, longest_bytes=longest, advertised_streams=streams, together=together
+    )
+    server.add_method(SERVICE, "Process", partial(Exchange, processor))
+    return server
 
 
-def bind(server: H2Server, name: str, address: str) -> int:
+def bind(server: Server, name: str, address: str) -> int:
     """Bind a server to the address ``host:port`` of the setting `listen.<name>`; return the port.
 
     Raises:

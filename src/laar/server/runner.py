@@ -23,13 +23,13 @@ from laar.server.collectors import Collectors
 from laar.server.extproc import ExternalProcessor
 from laar.server.fleet import FleetState
 from laar.server.flow_control import FlowControl
-from laar.server.h2 import H2Server
 from laar.server.health_service import HealthService
 from laar.server.memory import collect_at_rest, keep_freed, keep_young
 from laar.server.picker import Picker
-from laar.server.ports import bind, picking_server
+from laar.server.ports import bind, picking_server, server_of
 from laar.server.reload import Parts, SettingsReloader
 from laar.server.tasks import Tasks
+from laar.server.transport import Server
 from laar.settings import Loaded, Settings
 from laar.settings.ignored import remarks
 
@@ -121,9 +121,19 @@ class Runner:
         for remark in remarks(self._loaded):
             _LOG.warning("%s", remark)
         together = self._worker is not None
-        picking = picking_server(self.processor, settings.stream.max_body_bytes, together=together)
-        probed = H2Server(
-            longest_bytes=_PROBE_BYTES, max_streams=_PROBES, together=together, port="health"
+        listen = settings.listen
+        picking = picking_server(
+            self.processor,
+            settings.stream.max_body_bytes,
+            transport=listen.transport,
+            together=together,
+        )
+        probed = server_of(
+            listen.transport,
+            longest_bytes=_PROBE_BYTES,
+            max_streams=_PROBES,
+            together=together,
+            port="health",
         )
         for server in (picking, probed):
             self.health.serve_on(server)
@@ -131,7 +141,6 @@ class Runner:
         serving_admin = None
         try:
             self.collectors.start(self.tasks)
-            listen = settings.listen
             await self._follow_tls(picking)
             port = bind(picking, "ext_proc", listen.ext_proc)
             bind(probed, "health", listen.health)
@@ -180,7 +189,7 @@ class Runner:
         picker.observability.start(tasks)
         tasks.spawn("settings", lambda: self.reloader.follow(self.apply))
 
-    async def _drain(self, server: H2Server) -> None:
+    async def _drain(self, server: Server) -> None:
         shutdown = self.picker.settings.shutdown
         self.health.leave()
         _LOG.info("no longer ready; serving for at most %g s more", shutdown.drain_s)
@@ -241,12 +250,12 @@ class Runner:
             holds = self._flow is not None and self._flow.by_load
             self.health.set_ready(len(self.picker.table) > 0 or holds)
 
-    async def _follow_tls(self, server: H2Server) -> None:
+    async def _follow_tls(self, server: Server) -> None:
         """Serve with the certificate, and with the new certificate once it is renewed."""
         tls = self._tls
         if tls is not None:
             self.picker.metrics.certificate_expires_at_s = lambda: tls.shown.expires_at.timestamp()
-            await server.use_tls(tls.shown.context())
+            await server.use_tls(tls.shown)
             self.tasks.spawn("tls", partial(tls.run, server.use_tls))
 
 

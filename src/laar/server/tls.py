@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 RELOAD_S = 1.0
 SELF_SIGNED_DAYS = 3650
 
-Use = Callable[[ssl.SSLContext], Awaitable[None]]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
@@ -67,6 +65,9 @@ class Identity:
             context.load_verify_locations(cadata=self.client_ca.decode("ascii", "ignore"))
             context.verify_mode = ssl.CERT_REQUIRED
         return context
+
+
+Use = Callable[[Identity], Awaitable[None]]
 
 
 class ServerTls:
@@ -103,7 +104,7 @@ class ServerTls:
         if found != self.shown and (
             invalid is None or _invalid(self._settings, self.shown, now) is not None
         ):
-            await use(found.context())
+            await use(found)
             self.shown = found  # only now: after an error, it is tried again
 
 

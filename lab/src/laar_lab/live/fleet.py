@@ -149,10 +149,11 @@ async def started_fleet(
                 "ext_proc": f"127.0.0.1:{ext_proc}",
                 "health": f"127.0.0.1:{health}",
                 "admin": f"127.0.0.1:{admin}",
+                **settings.get("listen", {}),
             },
             "envoy": {"eds_file": str(envoy_directory / "endpoints.json")},
             "shutdown": {"drain_s": 0.0, "grace_s": 2.0},
-            **settings,
+            **{name: given for name, given in settings.items() if name != "listen"},
         },
     )
     picker = LaarProcess(("serve", "-c", str(written)), directory / "picker.log")

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from laar.datalayer.visits import occurs, until_look_s
-from laar.server.h2.listening import listener
+from laar.server.transport import listener
 
 MAX_CONNECTIONS = 256
 """Maximum number of connections; a process may open 1,024 files by default."""

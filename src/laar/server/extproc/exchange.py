@@ -30,8 +30,7 @@ from laar.protocol.openai import try_read
 from laar.protocol.stream import Stream
 from laar.server.extproc.messages import ANSWERS, PASSED, before_chunk, chunk_of, event_of, patience
 from laar.server.flow_control import Waiting
-from laar.server.h2.call import Call, Handler
-from laar.server.h2.framing import Code
+from laar.server.transport import Call, Code, Handler
 from laar.wire import ext_proc_pb2 as pb
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from laar.server.h2.framing import PREFIX_BYTES, CallError, Code, Unframer, status_headers
+from laar.server.h2.framing import PREFIX_BYTES, CallError, Unframer, status_headers
 from laar.server.h2.guard import PAID_FRAMES
 from laar.server.h2.library import CLOSED, STREAM_WINDOW_BYTES, Headers
+from laar.server.transport import Code, Handler
 
 if TYPE_CHECKING:
     from jh2.stream import H2Stream
@@ -32,27 +33,6 @@ _RESPONSE = (
     (b"content-type", b"application/grpc"),
     (b"grpc-accept-encoding", b"identity"),
 )
-
-
-class Handler:
-    """Handler of one call. Its methods run on the event loop and must return soon.
-
-    While it is `urgent`, the call's messages do not wait for earlier ones of other calls.
-    """
-
-    urgent = False
-
-    def receive(self, message: bytes) -> None:
-        """Handle a message."""
-
-    def reassure(self, *, late: bool = False) -> None:
-        """Extend the peer's timeout: its message is still arriving or, if `late`, waiting."""
-
-    def half_closed(self) -> None:
-        """Handle the end of the peer's messages; not called while the call is on hold."""
-
-    def closed(self) -> None:
-        """Handle the end of the call, for any reason. Called once, after all other methods."""
 
 
 _NO_HANDLER = Handler()

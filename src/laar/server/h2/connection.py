@@ -21,7 +21,6 @@ from jh2.exceptions import ProtocolError
 from jh2.hyperframe.frame import GoAwayFrame
 
 from laar.server.h2.call import Call
-from laar.server.h2.framing import Code
 from laar.server.h2.guard import DATA, HEADERS, RST_STREAM, Budget, FloodError, Guard
 from laar.server.h2.library import (
     CONNECTION_WINDOW_BYTES,
@@ -30,6 +29,7 @@ from laar.server.h2.library import (
     Library,
     head_of,
 )
+from laar.server.transport import ALIVE_S, KEEPALIVE_S, SLOW_S, Code
 
 if TYPE_CHECKING:
     from laar.server.h2.listening import H2Server
@@ -49,15 +49,6 @@ GREETING_S = 10.0
 
 LINGER_S = 1.0
 """Seconds that a peer has to read the reason before its connection is aborted."""
-
-KEEPALIVE_S, ALIVE_S = 30.0, 20.0
-"""A peer that is silent for `KEEPALIVE_S` is pinged, and its connection is aborted after `ALIVE_S`
-more, as in grpc.aio. An Envoy whose machine died sends no reset: without pings its requests would
-count as in flight for two hours."""
-
-SLOW_S = 0.5
-"""Seconds after which a peer's timeout is extended if its message arrives slowly or has to wait.
-Without an answer Envoy gives up on the picker after 1.8 s."""
 
 _UNSENT_BYTES = 256 << 10
 _WRITE_BYTES = 128 << 10

@@ -6,7 +6,8 @@ Source: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import IntEnum
+
+from laar.server.transport import Code
 
 PREFIX_BYTES = 5
 """Size of a message's prefix: compression flag and length."""
@@ -14,19 +15,6 @@ PREFIX_BYTES = 5
 MAX_LITERAL_BYTES = 126
 """Maximum length of header names and values that laar sends: a greater length takes more than one
 byte."""
-
-
-class Code(IntEnum):
-    """The gRPC status codes used here."""
-
-    OK = 0
-    CANCELLED = 1
-    UNKNOWN = 2
-    INVALID_ARGUMENT = 3
-    NOT_FOUND = 5
-    RESOURCE_EXHAUSTED = 8
-    UNIMPLEMENTED = 12
-    INTERNAL = 13
 
 
 class CallError(Exception):

@@ -9,17 +9,18 @@ import math
 import socket
 import ssl
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from laar.datalayer.endpoints_file import split_address
 from laar.datalayer.visits import occurs
-from laar.server.h2.call import Call, Handler
 from laar.server.h2.connection import GREETING_S, Connection
 from laar.server.h2.guard import Share
+from laar.server.transport import MOST_STREAMS, Call, Handler, listener
+
+if TYPE_CHECKING:
+    from laar.server.tls import Identity
 
 _LOG = logging.getLogger(__name__)
-
-_MOST_STREAMS = 100_000
-"""Maximum streams per connection, as in the circuit breaker of laar's bootstraps."""
 
 HELD_BYTES = 512 << 20
 """Maximum bytes of unfinished or unread messages. One connection may hold half: a dozen bodies."""
@@ -45,23 +46,6 @@ def _reporting(complain: Callable[[str], None]) -> type[ssl.SSLObject]:
     return Reporting
 
 
-def listener(
-    host: str, port: int, family: int, *, backlog: int | None = None, reuse_port: bool = False
-) -> socket.socket:
-    """Return a listening TCP socket; on ``::`` it accepts both families if the system supports it.
-
-    Raises:
-        OSError: the address cannot be listened on.
-    """
-    return socket.create_server(
-        (host, port),
-        family=family,
-        backlog=backlog,
-        reuse_port=reuse_port,
-        dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
-    )
-
-
 class H2Server:
     """A gRPC server; `bind`, `start` and `stop` work as in grpc.aio.
 
@@ -80,7 +64,7 @@ class H2Server:
         self,
         *,
         longest_bytes: int,
-        max_streams: int = _MOST_STREAMS,
+        max_streams: int = MOST_STREAMS,
         advertised_streams: int | None = None,
         together: bool = False,
         port: str = "ext_proc",
@@ -147,8 +131,9 @@ class H2Server:
         for listening in before:
             listening.close()
 
-    async def use_tls(self, context: ssl.SSLContext) -> None:
-        """Use a new TLS context for new connections."""
+    async def use_tls(self, identity: Identity) -> None:
+        """Use a new certificate for new connections."""
+        context = identity.context()
         context.sslobject_class = _reporting(self.complain)
         self._tls = context
         if self._listening and not self.stopping:

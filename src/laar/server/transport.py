@@ -1,0 +1,118 @@
+"""What handlers of gRPC calls see of the transport: laar's own (`h2`) or `grpc_server`."""
+
+from __future__ import annotations
+
+import socket
+from enum import IntEnum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from laar.server.tls import Identity
+
+MOST_STREAMS = 100_000
+"""Maximum streams per connection, as in the circuit breaker of laar's bootstraps."""
+
+KEEPALIVE_S, ALIVE_S = 30.0, 20.0
+"""A peer that is silent for `KEEPALIVE_S` is pinged, and its connection is aborted after `ALIVE_S`
+more. An Envoy whose machine died sends no reset: without pings its requests would count as in
+flight for two hours."""
+
+
+SLOW_S = 0.5
+"""Seconds after which a peer's timeout is extended if its message arrives slowly or has to wait.
+Without an answer Envoy gives up on the picker after 1.8 s."""
+
+
+class Code(IntEnum):
+    """The gRPC status codes used here."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    NOT_FOUND = 5
+    RESOURCE_EXHAUSTED = 8
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+
+
+class Call(Protocol):
+    """One call, as its handler sees it."""
+
+    def metadata(self) -> list[tuple[str, str]]:
+        """Return the request's headers."""
+
+    def send(self, message: bytes) -> None:
+        """Send a message."""
+
+    def end(self, code: Code = Code.OK, text: str = "") -> None:
+        """End the call once all messages are sent; has no effect if called again."""
+
+    def hold(self) -> None:
+        """Stop passing messages to the handler until `release`; the peer soon has to wait."""
+
+    def release(self) -> None:
+        """End the hold and pass on waiting messages."""
+
+
+class Handler:
+    """Handler of one call. Its methods run on the event loop and must return soon.
+
+    While it is `urgent`, the call's messages do not wait for earlier ones of other calls.
+    """
+
+    urgent = False
+
+    def receive(self, message: bytes) -> None:
+        """Handle a message."""
+
+    def reassure(self, *, late: bool = False) -> None:
+        """Extend the peer's timeout: its message is still arriving or, if `late`, waiting."""
+
+    def half_closed(self) -> None:
+        """Handle the end of the peer's messages; not called while the call is on hold."""
+
+    def closed(self) -> None:
+        """Handle the end of the call, for any reason. Called once, after all other methods."""
+
+
+class Server(Protocol):
+    """A gRPC server."""
+
+    def add_method(self, service: str, name: str, begin: Callable[[Call], Handler]) -> None:
+        """Serve a method; `begin` is called for each call. Only before the start."""
+
+    def bind(self, address: str) -> int:
+        """Bind to ``host:port``; return the port.
+
+        Raises:
+            OSError: the address cannot be listened on.
+        """
+
+    async def start(self) -> None:
+        """Accept connections."""
+
+    async def use_tls(self, identity: Identity) -> None:
+        """Use TLS, or a new certificate for new connections; for the first time before `bind`."""
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new connections and calls; cut open ones after the grace period."""
+
+
+def listener(
+    host: str, port: int, family: int, *, backlog: int | None = None, reuse_port: bool = False
+) -> socket.socket:
+    """Return a listening TCP socket; on ``::`` it accepts both families if the system supports it.
+
+    Raises:
+        OSError: the address cannot be listened on.
+    """
+    return socket.create_server(
+        (host, port),
+        family=family,
+        backlog=backlog,
+        reuse_port=reuse_port,
+        dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
+    )
