@@ -33,6 +33,7 @@ from laar.core.decision import Decision
 from laar.core.membership import EndpointSpec
 from laar.core.request import Request
 from laar.server.flow_control import Waiting
+from laar.server.h2 import H2Server
 from laar.server.h2.connection import Connection
 from laar.server.ports import picking_server
 from laar.server.runner import Runner
@@ -105,6 +106,7 @@ class _Peer:
 
     def __init__(self, runner: Runner) -> None:
         server = picking_server(runner.processor, 32 << 20)
+        assert isinstance(server, H2Server)
         self.connection = Connection(server)
         self.connection.turn_s = math.inf  # the profiler slows calls down
         self.connection.connection_made(cast(asyncio.Transport, Socket()))

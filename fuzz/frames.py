@@ -13,10 +13,8 @@ from jh2.hpack import Decoder, Encoder
 
 from fuzz.choices import Choices
 from fuzz.written import Written, by_the_library
-from laar.server.h2 import H2Server
-from laar.server.h2.call import Call, Handler
+from laar.server.h2 import Call, H2Server, Handler
 from laar.server.h2.connection import Connection
-from laar.server.h2.guard import HEADERS
 
 __all__ = ["frames"]
 
@@ -166,7 +164,7 @@ def _said(data: bytes) -> dict[bytes, list[tuple[int, int, Any]]]:
     while data:
         end = 9 + int.from_bytes(data[:3], "big")
         payload: Any = data[9:end]
-        if data[3] == HEADERS >> 8:
+        if data[3] == 1:  # HEADERS
             payload = decoder.decode(payload, raw=True)
         streams.setdefault(data[5:9], []).append((data[3], data[4], payload))
         data = data[end:]

@@ -1,4 +1,4 @@
-"""Frames that bypass the HTTP/2 library have the same effects as frames through it."""
+"""DATA that bypasses the HTTP/2 library has the same effects as through it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import itertools
 import math
 import os
+import subprocess
+import sys
 import time
 from collections import Counter
 from functools import partial
@@ -27,7 +29,7 @@ from support import eventually
 from support.exploring import examples
 
 DATA, HEADER, RST, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
-END, WHOLE, PADDED, PRIORITY = 0x1, 0x4, 0x8, 0x20
+END, WHOLE, PADDED = 0x1, 0x4, 0x8
 DRAIN = b"drain"  # not sent: drains the server
 
 
@@ -122,7 +124,7 @@ PAYLOADS = [
     b"",
     b"x" * (1 << 18),
 ]
-numbers = st.sampled_from([1, 3, 5, 7])
+numbers = st.sampled_from([1, 1, 3, 5, 7])
 some = st.one_of(
     st.builds(lambda n, payload: frame(DATA, 0, n, payload), numbers, st.sampled_from(PAYLOADS)),
     st.builds(
@@ -130,6 +132,9 @@ some = st.one_of(
     ),
     st.builds(lambda n: frame(DATA, END, n, framed(b"end")), numbers),
     st.builds(lambda n: frame(DATA, PADDED, n, b"\3" + framed(b"pad") + b"\0" * 3), numbers),
+    st.builds(lambda n, flags: opened(n, flags=flags), numbers, st.sampled_from([4, 4, 0, 5])),
+    st.builds(lambda n: opened(n, ("content-length", "8")), numbers),
+    st.builds(lambda n: frame(CONTINUATION, WHOLE, n), numbers),
     st.builds(lambda n: frame(RST, 0, n, b"\0\0\0\7"), numbers),
     st.builds(
         lambda n, size: frame(WINDOW, 0, n, size.to_bytes(4, "big")),
@@ -141,7 +146,8 @@ some = st.one_of(
         st.sampled_from([b"\0\1", b"\0\4"]),
         st.sampled_from([0, 1000, 65535, 1 << 20]),
     ),
-    st.builds(lambda _: frame(PING, 0, 0, b"12345678"), st.none()),
+    st.builds(lambda last: frame(GOAWAY, 0, 0, bytes([0, 0, 0, last, 0, 0, 0, 0])), numbers),
+    st.sampled_from([frame(PING, 0, 0, b"12345678"), frame(PING, 1, 0, b"laar-bye"), DRAIN]),
 )
 
 
@@ -161,129 +167,19 @@ def assert_the_same(frames, cuts=()):
 
 # The report of a counterexample has a large repr.
 @pytest.mark.filterwarnings("default:Generating overly large repr")
-@settings(max_examples=examples(40))  # the fuzz target tries many more
-@given(st.lists(some, max_size=12), st.lists(st.integers(0, 1 << 18), max_size=4))
-@example([frame(DATA, 0, 1, payload) for payload in PAYLOADS[:9]], [5, 11, 100])
-@example([frame(DATA, 0, 1, PAYLOADS[1] + PAYLOADS[10])], [17])  # a message, then an invalid one
-@example([frame(DATA, 0, 1, PAYLOADS[5] + PAYLOADS[1])], [19])  # an invalid one, then a message
-def test_any_frames_have_the_same_effect_as_through_the_library(frames, cuts):
-    assert_the_same([opened(1), opened(3), opened(5), *frames], cuts)
-
-
-def settled(table_bytes):
-    return frame(SETTINGS, 0, 0, b"\0\1" + table_bytes.to_bytes(4, "big"))
-
-
-GOOD_HEADERS = (
-    *([HEADERS] * 4),
-    HEADERS[:4],
-    [*HEADERS, ("content-length", "8")],
-    [*HEADERS, ("x-long", "x" * 3000)],
-    [*HEADERS, *[("x-long", "x" * 3000)] * 6],  # over a call's limit
-)
-ODD_HEADERS = (
-    [*HEADERS, *[("x-long", "x" * 3000)] * 30],  # over a connection's limit
-    [*HEADERS, ("content-length", "eight")],
-    [*HEADERS, ("Upper", "x")],
-    [*HEADERS, (":status", "100")],
-    [(":status", "100")],
-)
-TRAILERS = [("x-trailer", "1")]
-BLOCKS = (
-    b"\x80",  # index 0, which does not exist
-    b"\xff\xff\xff\xff\xff\xff",
-    b"\xff\x80\x80",
-    b"\x20",  # sets the table size to 0
-    b"\x3f\xe1\x1f",  # sets the table size to 4,096 bytes
-    b"\x3f\xff\xff\xff\x07",  # sets a table size above the limit
-    b"\x40\x7f",
-    b"\x82\x20",
-    b"",
-)
-CODES = (b"\0\0\0\0", b"\0\0\0\x08", b"\xff\xff\xff\xff")
-ago = st.integers(0, 4)
-
-
-def step(make, before, flags, given):
-    """Generate a frame of the stream that is `before` places before the last; -1 is the next."""
-    before = before if before is ago else st.sampled_from(before)
-    return st.tuples(st.just(make), before, st.sampled_from(flags), st.sampled_from(given))
-
-
-def headed(number, flags, headers, encoder):
-    block = bytes(encoder.encode(headers))
-    if flags & PADDED:
-        block = b"\1" + block + b"\0"
-    if flags & PRIORITY:
-        block = b"\0\0\0\0\7" + block
-    if flags & WHOLE:
-        return frame(HEADER, flags, number, block)
-    half = len(block) // 2
-    rest = frame(CONTINUATION, WHOLE, number, block[half:])
-    return frame(HEADER, flags, number, block[:half]) + rest
-
-
-def plain(kind):
-    return lambda number, flags, payload, _encoder: frame(kind, flags, number, payload)
-
-
-usual = st.one_of(
-    step(headed, [-1], [WHOLE], GOOD_HEADERS),
-    step(headed, [-1], [WHOLE], GOOD_HEADERS),
-    step(headed, [-1], [WHOLE, WHOLE | END, 0, PRIORITY, WHOLE | PRIORITY], GOOD_HEADERS),
-    step(plain(DATA), ago, [0, 0, END], PAYLOADS[:9]),
-    step(plain(DATA), ago, [0], PAYLOADS[:9]),
-    step(plain(RST), ago, [0, 0, 0xFF], CODES),
-    step(plain(RST), ago, [0], CODES),
-    step(plain(WINDOW), ago, [0], [b"\0\0\1\0"]),
-)
-unusual = st.one_of(
-    step(headed, [-1, -1, -2, -3, 0, 1, 2], [WHOLE, WHOLE | PADDED, END, WHOLE | END], ODD_HEADERS),
-    step(headed, [-2, -3, 0, 1, 2], [WHOLE, WHOLE | END, 0], GOOD_HEADERS),
-    step(headed, ago, [WHOLE | END, END, WHOLE], [TRAILERS]),
-    step(plain(HEADER), [-1, 0], [WHOLE, WHOLE | END, 0], BLOCKS),
-    step(plain(CONTINUATION), ago, [WHOLE], BLOCKS),
-    step(plain(RST), [-3, -2, -1, 0, 1, 2], [0], [*CODES, b"\0\0\0", b"\0\0\0\0\0"]),
-    step(plain(DATA), [-1, 0, 1, 2], [0, END, PADDED], PAYLOADS),
-    st.sampled_from([frame(kind, WHOLE, 0, b"\0\0\0\0") for kind in (DATA, HEADER, RST)]),
-    st.builds(lambda last: frame(GOAWAY, 0, 0, bytes([0, 0, 0, last, 0, 0, 0, 0])), numbers),
-    st.sampled_from([frame(PING, 1, 0, b"laar-bye"), settled(0), settled(65536), DRAIN]),
-    some,
-)
-
-
-def spoken(steps):
-    """Return frames whose headers refer to earlier ones, as a peer's encoder writes them."""
-    encoder, frames, last = Encoder(), [opened(1)], 1
-    encoder.header_table_size = 0
-    encoder.header_table_size = 4096  # clears what the first headers left in the server's table
-    for one in steps:
-        if isinstance(one, bytes):
-            frames.append(one)
-            continue
-        make, before, flags, given = one
-        # -2 gives an odd number, -3 an even one.
-        number = max(last - 2 * before, 1) if before >= -1 else last - before
-        frames.append(make(number, flags, given, encoder))
-        if make is headed and number % 2:
-            last = max(last, number)
-    return frames
-
-
 @settings(max_examples=int(os.environ.get("AROUND_EXAMPLES", examples(150))))
 @given(
-    st.lists(usual, max_size=15),
-    st.lists(unusual, max_size=1),
-    st.lists(usual, max_size=5),
-    st.lists(st.integers(0, 1 << 18), max_size=4),
+    st.integers(0, 3), st.lists(some, max_size=15), st.lists(st.integers(0, 1 << 18), max_size=4)
 )
-def test_streams_behave_the_same_as_through_the_library(before, odd, after, cuts):
-    """Streams open, end, are reset and reused, with low limits on their number and on resets."""
-    frames = spoken([*before, *odd, *after])
+@example(3, [frame(DATA, 0, 1, payload) for payload in PAYLOADS[:9]], [5, 11, 100])
+@example(3, [frame(DATA, 0, 1, PAYLOADS[1] + PAYLOADS[10])], [17])  # a message, then an invalid one
+@example(3, [frame(DATA, 0, 1, PAYLOADS[5] + PAYLOADS[1])], [19])  # an invalid one, then a message
+def test_any_frames_have_the_same_effect_as_through_the_library(count, frames, cuts):
+    frames = [*map(opened, (1, 3, 5)[:count]), *frames]
     assert_the_same(frames, cuts)
     if DRAIN in frames:
         return
-    marks = sorted({0, len(frames), *(c % len(frames) for c in cuts)})
+    marks = sorted({0, len(frames), *(c % (len(frames) or 1) for c in cuts)})
     reads = [b"".join(frames[a:b]) for a, b in itertools.pairwise(marks)]
     around, through = (play(reads, by_library=by, max_streams=99) for by in (False, True))
     assert around["closed"] is through["closed"]
@@ -293,73 +189,13 @@ def test_streams_behave_the_same_as_through_the_library(before, odd, after, cuts
         assert around == through
 
 
-headers = st.lists(
-    st.sampled_from(
-        [
-            *HEADERS,
-            (":status", "200"),
-            (":path", ""),
-            ("host", "test"),
-            ("host", "other"),
-            ("te", "gzip"),
-            ("connection", "close"),
-            ("Upper", "x"),
-            ("", "x"),
-            ("blank", " x"),
-            ("content-length", "7"),
-            ("x-long", "x" * 300),
-        ]
-    ),
-    max_size=4,
-)
-
-
-@settings(max_examples=examples(60))
-@given(headers, headers, st.booleans())
-def test_cached_headers_are_judged_as_by_the_library(more, trailers, whole):
-    """Headers and trailers have different rules; an invalid block is rejected each time."""
-    block = bytes(Encoder().encode(trailers))
-    start = opened(1, *more) if whole else frame(HEADER, 0x4, 1, bytes(Encoder().encode(more)))
-    for _ in range(2):
-        assert_the_same([start, frame(HEADER, 0x4 | END, 1, block)])
-        assert_the_same([opened(1), start.replace(b"\0\0\0\1", b"\0\0\0\3")])
-
-
-@pytest.mark.parametrize("sizes", [(), (4096,), (65536,), (0,), (100, 4096), (0, 0)])
-def test_answers_can_be_decoded_after_any_change_to_the_header_table(sizes):
-    """The decoder raises an error if the sender violates RFC 7541, section 4.2."""
-    say = frame(DATA, 0, 1, framed(b"abc"))
-    told = [settled(size) for size in sizes]
-    reads = [opened(1), say, *told]
-    for number in (3, 5):
-        reads += [opened(number), say.replace(b"\0\0\0\1", bytes([0, 0, 0, number]))]
-    data = asyncio.run(_written(reads))
-    decoder, answers, at, told = Decoder(), 0, 0, list(sizes)
-    while at < len(data):
-        end = at + 9 + int.from_bytes(data[at : at + 3], "big")
-        kind, flags = data[at + 3 : at + 5]
-        # An acknowledged change: the new size applies from here.
-        if kind == SETTINGS and flags and answers:
-            size = told.pop(0)
-            decoder.max_allowed_table_size = size
-        elif kind == HEADER:
-            block = decoder.decode(data[at + 9 : end], raw=True)
-            assert dict(block)[b":status"] == b"200"
-            answers += 1
-        at = end
-    assert answers == 3
-    assert not told
-
-
-async def _written(reads):
-    server = H2Server(longest_bytes=1 << 20)
-    server.add_method("test.Test", "Echo", Served(server, 0).begin)
-    connection, socket = Connection(server), Written()
-    connection.turn_s = math.inf
-    connection.connection_made(socket)
-    for read in (PREFACE, frame(SETTINGS), *reads):
-        connection.data_received(read)
-    return socket.data
+@pytest.mark.parametrize(("release", "bypassed"), [("5.0.99", True), ("5.1.0", False)])
+def test_only_tested_releases_are_bypassed(release, bypassed):
+    code = f"import jh2; jh2.__version__ = {release!r}; from laar.server.h2.library import Library"
+    ran = subprocess.run(
+        [sys.executable, "-c", f"{code}; print(Library.bypassed)"], capture_output=True, text=True
+    )
+    assert ran.stdout.strip() == str(bypassed)
 
 
 HELD = [opened(1), frame(DATA, 0, 1, framed(b"hold"))]
@@ -378,22 +214,6 @@ LONG = frame(DATA, 0, 1, framed(b"x" * ((1 << 18) - 5)))
         ([opened(1, ("content-length", "5")), frame(DATA, 0, 1, framed(b"abc"))], 1),
         ([opened(1), frame(DATA, PADDED, 1, b"\x09abc")], 1),
         ([opened(1), frame(DATA, 0, 0, b"x")], 1),
-        ([opened(1), opened(3), opened(2)], 1),
-        ([opened(1), opened(5), opened(3)], 1),
-        ([opened(1), opened(3), opened(3)], 1),  # trailers that do not end the stream
-        # Trailers with fields that only requests may have.
-        ([opened(1), opened(3), opened(3, flags=0x5)], 1),
-        ([opened(1), opened(3, flags=0x5), opened(3, flags=0x5)], 5),
-        ([opened(1), opened(3), frame(RST, 0, 3, b"\0\0\0\7"), opened(3)], None),
-        ([opened(1), frame(HEADER, 0x4, 3, b"\x80")], 1),
-        ([opened(1), opened(3, *[("x-long", "x" * 3000)] * 30)], 11),
-        ([opened(1), opened(0)], 1),
-        ([opened(1), frame(RST, 0, 1, b"\0\0\0")], 6),
-        ([opened(1), frame(RST, 0, 1, b"\0\0\0\0\0")], 6),
-        ([opened(1), frame(RST, 0, 0, b"\0\0\0\7")], 1),
-        ([opened(1), opened(3, flags=0), frame(RST, 0, 1, b"\0\0\0\7")], 1),
-        ([opened(1), *[frame(RST, 0, 1, b"\0\0\0\7")] * 2], None),
-        ([opened(1), frame(RST, 0, 3, b"\0\0\0\7")], None),  # the library accepts this
     ],
 )
 def test_errors_are_the_same_as_from_the_library(frames, code):

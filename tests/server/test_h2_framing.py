@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from laar.server.h2.framing import CallError, Code, Unframer
 from laar.server.h2.guard import MAX_FRAME_BYTES, PAID_FRAMES, FloodError, Guard
-from laar.server.h2.library import head_of
 
 messages = st.lists(st.binary(max_size=300), max_size=8)
 
@@ -141,21 +140,3 @@ def test_the_frame_budget_recovers_with_time_and_messages():
     for _ in range(20_000):
         guard.paid_frames += PAID_FRAMES
         list(guard.feed(one, 20.0))
-
-
-# -- headers -----------------------------------------------------------------------------------
-
-
-def head(count, *more):
-    named = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a"), (b":authority", b"b")]
-    return (*named, *((b"x-%d" % n, b"y") for n in range(count - len(named) - len(more))), *more)
-
-
-def test_parsed_headers_are_shared_by_calls_unless_there_are_many():
-    seen = head_of(head(8, (b"content-length", b"5"), (b"x", b"a"), (b"x", b"b")))
-    assert seen is head_of(head(8, (b"content-length", b"5"), (b"x", b"a"), (b"x", b"b")))
-    assert seen.content_length == 5
-    assert seen.named[b"x"] == b"b"
-    assert seen.size_bytes == sum(32 + len(name) + len(value) for name, value in seen.headers)
-    assert head_of(head(64)) is head_of(head(64))
-    assert head_of(head(65)) is not head_of(head(65))

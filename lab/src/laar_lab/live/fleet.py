@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
+from typing import Any
 
 import orjson
 import yaml
@@ -116,7 +117,7 @@ def _in_real_seconds(artifact: bytes, time_scale: float) -> bytes:
 async def started_fleet(
     directory: Path,
     endpoints: Sequence[Endpoint],
-    settings: Mapping[str, object],
+    settings: Mapping[str, Any],
     *,
     port: int = 0,
     admin_port: int = 0,

@@ -6,8 +6,7 @@ is written at once. Read `connection` first; `library` adapts jh2, with `guard` 
 the drain.
 """
 
-from laar.server.h2.call import Call
 from laar.server.h2.listening import H2Server
-from laar.server.transport import Code, Handler
+from laar.server.transport import Call, Code, Handler
 
 __all__ = ["Call", "Code", "H2Server", "Handler"]

@@ -21,14 +21,8 @@ from jh2.exceptions import ProtocolError
 from jh2.hyperframe.frame import GoAwayFrame
 
 from laar.server.h2.call import Call
-from laar.server.h2.guard import DATA, HEADERS, RST_STREAM, Budget, FloodError, Guard
-from laar.server.h2.library import (
-    CONNECTION_WINDOW_BYTES,
-    HEADER_LIST_BYTES,
-    Head,
-    Library,
-    head_of,
-)
+from laar.server.h2.guard import LIBRARY, Budget, FloodError, Guard
+from laar.server.h2.library import CONNECTION_WINDOW_BYTES, HEADER_LIST_BYTES, Library
 from laar.server.transport import ALIVE_S, KEEPALIVE_S, SLOW_S, Code
 
 if TYPE_CHECKING:
@@ -77,7 +71,7 @@ class Connection(asyncio.Protocol):
         self.blocked: dict[Call, None] = {}
         """Calls waiting for one of the peer's windows, in order."""
         self._reading = False
-        self._frames: Iterator[tuple[int, int, bytes]] = iter(())  # rest of an unfinished read
+        self._frames: Iterator[tuple[int, bytes]] = iter(())  # rest of an unfinished read
         self.next_turn: asyncio.Handle | None = None
         """The turn until which messages have to wait."""
         self.late: deque[Call] = deque()
@@ -128,15 +122,10 @@ class Connection(asyncio.Protocol):
         self._heard = self._reading = True
         end, is_over = perf_counter() + self.turn_s, True
         try:
-            for kind, stream_id, piece in self._frames:
-                if kind == DATA:
+            for stream_id, piece in self._frames:
+                if stream_id != LIBRARY:
                     if (call := self._calls.get(stream_id)) is not None:
                         call.data_received(piece, len(piece))
-                elif kind == HEADERS:
-                    self._request(stream_id, self.h2.open(stream_id, piece))
-                elif kind == RST_STREAM:
-                    self.h2.close(stream_id)
-                    self._stream_reset(stream_id)
                 else:
                     for event in self.h2.receive_data(piece):
                         if (react := _REACTIONS.get(type(event))) is not None:
@@ -244,17 +233,18 @@ class Connection(asyncio.Protocol):
 
     # -- input from the peer -------------------------------------------------------------------
 
-    def _request(self, stream_id: int, head: Head) -> None:
+    def _request(self, event: Any) -> None:
+        stream_id, headers = event.stream_id, event.headers
         fits = self._server.open_calls.take(1, 1 + len(self._calls))
         if self._refusing or not fits:
             self._server.open_calls.take(-1, 0)
             self._reset(stream_id, ErrorCodes.REFUSED_STREAM)
             return
-        call = Call(self, stream_id, head.headers, longest_bytes=self._server.longest_bytes)
+        call = Call(self, stream_id, headers, longest_bytes=self._server.longest_bytes)
         self._calls[stream_id] = call
-        named = head.named
+        named = dict(headers)
         begin = self._server.methods.get(named.get(b":path", b""))
-        if head.size_bytes > HEADER_LIST_BYTES:
+        if sum(map(len, chain.from_iterable(headers)), 32 * len(headers)) > HEADER_LIST_BYTES:
             call.end(Code.RESOURCE_EXHAUSTED, "the metadata is too long")
         elif named.get(b":method") != b"POST":
             call.end(Code.UNIMPLEMENTED, "a call must be a POST")
@@ -290,8 +280,8 @@ class Connection(asyncio.Protocol):
         if (call := self._calls.get(event.stream_id)) is not None:
             call.remote_ended()
 
-    def _stream_reset(self, stream_id: int) -> None:
-        call = self._drop(stream_id)
+    def _stream_reset(self, event: Any) -> None:
+        call = self._drop(event.stream_id)
         if call is not None:
             call.lost()
         # Envoy resets each stream at its end, and when a client leaves before a response, but it
@@ -346,7 +336,7 @@ class Connection(asyncio.Protocol):
                 if call.write():
                     call.ready = True
                     self._ready.append(call)
-                if len(self.h2._data_to_send) >= _WRITE_BYTES:
+                if self.h2.unsent_bytes >= _WRITE_BYTES:
                     transport.write(self.h2.data_to_send())
                 if perf_counter() >= end:
                     break
@@ -449,12 +439,10 @@ class Connection(asyncio.Protocol):
 
 
 _REACTIONS: dict[type, Callable[[Connection, Any], None]] = {
-    events.RequestReceived: lambda self, event: self._request(
-        event.stream_id, head_of(tuple(event.headers))
-    ),
+    events.RequestReceived: Connection._request,
     events.DataReceived: Connection._data_event,
     events.StreamEnded: Connection._stream_ended,
-    events.StreamReset: lambda self, event: self._stream_reset(event.stream_id),
+    events.StreamReset: Connection._stream_reset,
     events.WindowUpdated: Connection._window,
     events.RemoteSettingsChanged: Connection._settings,
     events.PingAckReceived: Connection._ping_answered,
