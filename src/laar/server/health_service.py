@@ -14,13 +14,17 @@ Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
 from laar.protocol.agreed import PICKING_SERVICE
 from laar.server.extproc import SERVICE
-from laar.server.transport import Call, Code, Handler, Server
+from laar.server.transport import Call, Code, Handler
 from laar.wire.health_pb2 import HealthCheckRequest, HealthCheckResponse
+
+if TYPE_CHECKING:
+    from laar.server.transport import Server
 
 _SERVICE = "grpc.health.v1.Health"
 _READY_NAMES = ("", "readiness", "inference-extension", SERVICE)

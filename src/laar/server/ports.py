@@ -11,9 +11,10 @@ from laar.datalayer.endpoints_file import join_address, split_address
 from laar.errors import SettingError
 from laar.server.extproc import SERVICE, ExternalProcessor
 from laar.server.extproc.exchange import Exchange
-from laar.server.transport import Server, listener
+from laar.server.transport import listener
 
 if TYPE_CHECKING:
+    from laar.server.transport import Server
     from laar.settings.listening import Listen
 
 _LONGEST_MESSAGE_BYTES = 64 << 20

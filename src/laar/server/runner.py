@@ -29,12 +29,12 @@ from laar.server.picker import Picker
 from laar.server.ports import bind, picking_server, server_of
 from laar.server.reload import Parts, SettingsReloader
 from laar.server.tasks import Tasks
-from laar.server.transport import Server
 from laar.settings import Loaded, Settings
 from laar.settings.ignored import remarks
 
 if TYPE_CHECKING:
     from laar.server.tls import ServerTls
+    from laar.server.transport import Server
     from laar.server.workers import Worker
 
 _LOG = logging.getLogger(__name__)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 from enum import IntEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from laar.server.grpc_server import GrpcServer
+    from laar.server.h2 import H2Server
 
-    from laar.server.tls import Identity
+    Server: TypeAlias = H2Server | GrpcServer
 
 MOST_STREAMS = 100_000
 """Maximum streams per connection, as in the circuit breaker of laar's bootstraps."""
@@ -76,29 +77,6 @@ class Handler:
 
     def closed(self) -> None:
         """Handle the end of the call, for any reason. Called once, after all other methods."""
-
-
-class Server(Protocol):
-    """A gRPC server."""
-
-    def add_method(self, service: str, name: str, begin: Callable[[Call], Handler]) -> None:
-        """Serve a method; `begin` is called for each call. Only before the start."""
-
-    def bind(self, address: str) -> int:
-        """Bind to ``host:port``; return the port.
-
-        Raises:
-            OSError: the address cannot be listened on.
-        """
-
-    async def start(self) -> None:
-        """Accept connections."""
-
-    async def use_tls(self, identity: Identity) -> None:
-        """Use TLS, or a new certificate for new connections; for the first time before `bind`."""
-
-    async def stop(self, grace_s: float) -> None:
-        """Refuse new connections and calls; cut open ones after the grace period."""
 
 
 def listener(
