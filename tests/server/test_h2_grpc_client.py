@@ -6,7 +6,7 @@ import asyncio
 
 import grpc
 import pytest
-from h2_peers import serving
+from h2_peers import Echo, serving
 
 from support import eventually
 from support.transports import TRANSPORTS
@@ -83,6 +83,23 @@ async def test_a_deadline_ends_the_call_on_both_sides(served, channel):
         await call.read()
     assert ended.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     await eventually(lambda: served.count("closed") == 1, what="the call's end")
+
+
+async def test_the_peers_timeout_is_extended_for_a_first_message_that_arrives_slowly(
+    served, channel, monkeypatch
+):
+    extended = asyncio.Event()
+    monkeypatch.setattr(Echo, "reassure", lambda _self, **_: extended.set())
+    monkeypatch.setattr("laar.server.grpc_server.SLOW_S", 0.01)
+    monkeypatch.setattr("laar.server.h2.connection.SLOW_S", 0.01)
+    call = echo(channel)
+    if served.is_own:  # it looks at waiting messages when it reads
+        await eventually(lambda: served.count("open") == 1, what="the call")
+        await asyncio.sleep(0.02)
+        await echo(channel).write(b"another")
+    await asyncio.wait_for(extended.wait(), 10)
+    await call.write(b"a")
+    assert await call.read() == b"a"
 
 
 async def test_metadata_arrives_as_from_a_grpc_server(served, channel):
