@@ -119,7 +119,7 @@ chaos: $(STAMP)  ## 15 minutes of faults on endpoints, pickers, Envoy, files; a 
 failing: $(STAMP)  ## requests lost when one endpoint of five fails, or the picker; 90 minutes
 	$(BIN)/python -m bench failing
 
-soak: $(STAMP)  ## a million requests with churn: memory, counters, p99 at the end; 40 minutes
+soak: $(STAMP)  ## a million requests with churn: memory, counters, p99 at the end; an hour
 	$(BIN)/python -m bench soak
 
 proto: $(STAMP)  ## regenerate src/laar/wire from proto/

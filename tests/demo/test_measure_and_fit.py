@@ -126,10 +126,6 @@ def test_errors_are_reported_with_exit_status_2(tmp_path: Path) -> None:
         ((*nobody, "--key-env", "NO_KEY"), "NO_KEY"),
         (("lab", "lookups", out, "--language", "fr"), "fr"),
         (("fit", out), "laar measure"),
-        (("ttca", "--policy", "best"), "unknown policy `best`"),
-        (("ttca", "--url", "http://127.0.0.1:9", "--capability", out), "--capability"),
-        (("ttca", "--url", "http://127.0.0.1:9", "--policy", "laar"), "is it running?"),
-        (("ttca", "--url", "127.0.0.1:9", "--policy", "laar"), "write http://127.0.0.1:9"),
         (("sim-endpoint", "--port", "99999"), "65535"),
     ]:
         ran = run(*arguments)

@@ -89,7 +89,6 @@ def test_help_starts_nothing(name: str, capsys: pytest.CaptureFixture[str]) -> N
         ("chaos --shapes native", "no 'native'; there are: standalone, gateway"),
         ("chaos --seconds 0", "0 is not above 0"),
         ("models --shapes none", "no 'none'; there are: standalone"),
-        ("kills --kills 0", "0 is not above 0"),
         ("picker --parts none", "no 'none'; there are: cpu"),
         ("picker --share 0", "0 is not above 0"),
         ("soak --json none/soak.json", "there is no directory none"),

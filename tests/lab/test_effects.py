@@ -8,7 +8,6 @@ import pytest
 
 from laar_lab.experiments import (
     day,
-    laar_ablation,
     laar_ladder,
     many_pickers,
     mixed_devices,
@@ -31,25 +30,6 @@ def test_with_one_user_laar_is_best_partly_because_of_p_correct() -> None:
     for rival in ("load-aware", "session-affinity", "least-loaded"):
         assert ours < 0.85 * restricted(f"{rival}, retry rule")
     assert ours < 0.96 * restricted("and cache")  # all of laar except P(correct)
-
-
-@pytest.mark.parametrize("cell", [("en", 4096), ("zh", 8192)])
-def test_without_the_queue_a_correct_answer_takes_far_longer(cell: tuple[str, int]) -> None:
-    ours, without = (
-        laar_ablation.run_variant(variant, cell, 1, None, 1000).ttca_s
-        for variant in ("laar", "without queue")
-    )
-    assert without > 1.4 * ours
-
-
-@pytest.mark.slow  # as `laar lab results --check` runs the same
-def test_reported_outcomes_correct_a_wrong_artifact() -> None:
-    right, wrong, learned = (
-        laar_ablation.run_arm(arm, "from 2 further on", 2, True, None, 1000)[0]
-        for arm in ("right artifact", "wrong artifact", "with outcomes")
-    )
-    assert wrong > 1.1 * right
-    assert wrong - learned > 0.5 * (wrong - right)
 
 
 @pytest.mark.slow  # as `laar lab results --check` runs the same

@@ -273,7 +273,6 @@ def test_experiments_are_listed_with_their_claims() -> None:
     for name in (
         "laar-success",
         "laar-ttca",
-        "laar-ablation",
         "llm-router-slope",
         "llm-router-valve",
         "engine-validation",

@@ -16,7 +16,7 @@ import math
 import random
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
@@ -119,6 +119,8 @@ class Line:
     @property
     def said(self) -> str:
         """The difference with its interval; a tie if the interval contains no difference."""
+        if math.isinf(self.ratio.high):
+            return "tie: too few to show a difference"
         return f"{self.verdict or 'tie'}: {self.ratio.percent}"
 
 
@@ -239,17 +241,20 @@ async def _models(
     scale = 0.05
     asked = drawn(size.questions, seed)
     found: dict[str, Asked] = {}
-    with _said(console, "models: starting five engines, the picker and Envoy"):
-        async with running_fleet(
-            directory,
-            time_scale=scale,
-            policies=[RIVAL],
-            admin_port=admin,
-            changes={"routing": {"retries": NEW_MODEL}},
-        ) as fleet:
-            for rule in (OURS, RIVAL):
-                with _said(console, f"models: {len(asked)} questions, {rule}"):
-                    found[rule] = await ask(fleet.url, asked, rule, fleet.models)
+    async with AsyncExitStack() as stack:
+        with _said(console, "models: starting five engines, the picker and Envoy"):
+            fleet = await stack.enter_async_context(
+                running_fleet(
+                    directory,
+                    time_scale=scale,
+                    policies=[RIVAL],
+                    admin_port=admin,
+                    changes={"routing": {"retries": NEW_MODEL}},
+                )
+            )
+        for rule in (OURS, RIVAL):
+            with _said(console, f"models: {len(asked)} questions, {rule}"):
+                found[rule] = await ask(fleet.url, asked, rule, fleet.models)
     demo.faults += [fault for each in found.values() for fault in each.faults]
     seconds = {
         rule: [penalized_s(each.outcomes[query.id], scale) for query in asked]
@@ -283,7 +288,7 @@ def _race(
         headers={},
         traffic=traffic,
         seconds=seconds,
-        warm_up_s=seconds / 8,
+        warm_up_s=seconds / 4,
         repeat=size.repeat,
         seed=seed,
         deadline_s=60.0,

@@ -10,7 +10,7 @@ and queued tokens in one sum). With `k_rtt=0`, no cached tokens and `base_s=0` i
 used by `laar-paper`; with `Q=1` and `c=1` it orders endpoints like GORGO's score. The other terms
 are laar's and appear in neither paper: `base_s` is the part of the latency that does not grow with
 the prompt, `k_delay` the prefills that a prompt delays, and `in_flight_tokens` the answers decoded
-in the same batch. `laar-paper` and the experiments `gorgo-rtt` and `laar-ablation` use this cost;
+in the same batch. `laar-paper` and the experiment `gorgo-rtt` use this cost;
 laar's default policy uses an engine model instead: `laar.policies.laar.outlook`.
 """
 

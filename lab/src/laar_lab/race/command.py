@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from laar.errors import SettingError, unknown
+from laar_lab.race.engines import Engines
 from laar_lab.race.figure import draw
 from laar_lab.race.result import ratios, report
 from laar_lab.race.run import Ended, Race, Simulated, run
@@ -116,7 +117,8 @@ def _engines(race: Race) -> str:
     if isinstance(race.engines, Simulated):
         fault = f", the first with {race.engines.fault}" if race.engines.fault else ""
         return f"{race.engines.count} simulated engines ({race.engines.profile}){fault}"
-    return f"{len(race.engines)} engines"
+    engines = race.engines.urls if isinstance(race.engines, Engines) else race.engines
+    return f"{len(engines)} engines"
 
 
 def _not_emptied(ended: Ended) -> str:

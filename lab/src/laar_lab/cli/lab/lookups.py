@@ -40,7 +40,7 @@ def lookups(
     length: Lengths = None,
     seed: Annotated[int, typer.Option(help="Random seed of the look-ups.")] = 0,
 ) -> None:
-    """Write look-ups with checks for `laar measure --task`. `laar ttca` uses other look-ups."""
+    """Write look-ups with checks for `laar measure --task`. `laar demo` uses other look-ups."""
     from laar_lab.kv_lookup import LANGUAGES, LENGTHS_TOKENS, queries, write_questions
 
     check_places(out)

@@ -47,8 +47,8 @@ def results(
     """Run experiments, store their numbers by seed, and write the index with all verdicts.
 
     Each experiment runs on the seeds that its claims need.
-    With `--minutes 0` none runs, and only the index is written. In laar's checkout all claims are
-    written to lab/claims.md as well.
+    With `--minutes 0` none runs, and only the index is written.
+    In laar's checkout, lab/claims.md is written as well.
     """
     from laar_lab.experiment import spoken_time
     from laar_lab.experiments import all_experiments, find_experiment
