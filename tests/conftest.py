@@ -55,7 +55,7 @@ def pytest_terminal_summary(
 ) -> None:
     """Name the tests that failed before and pass when `make test` runs them again."""
     passed = [report.nodeid for report in terminalreporter.getreports("passed")]
-    if config.option.lf and passed:
+    if config.getoption("lf", default=False) and passed:
         terminalreporter.section(f"{len(passed)} passed only when run again")
         terminalreporter.write("".join(f"{name}\n" for name in passed))
 

@@ -43,6 +43,15 @@ def test_the_posterior_is_the_mean_of_a_beta_distribution(
     assert mean_of(online, prior, 0.0, "b") == pytest.approx(prior)
 
 
+def test_outcomes_lose_half_of_their_weight_in_a_half_life() -> None:
+    online = OnlineOutcomes(half_life_s=100.0)
+    for _ in range(40):
+        online.observe("a", QA, False, 0.0)
+    for age_s in (0.0, 50.0, 100.0, 1000.0):
+        n = 40 * 0.5 ** (age_s / 100)
+        assert mean_of(online, 0.8, age_s) == pytest.approx(50 * 0.8 / (50 + n))
+
+
 def test_a_model_replaced_under_the_same_name_is_noticed_within_hours() -> None:
     known = CapabilityModel(artifact({"a": model(2.2, cells=(("en", 4096, "qa", 500),))}))
     rng, online, now = random.Random(1), OnlineOutcomes(known), 0.0

@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from aiohttp import ClientTimeout
 from watching import PROMPT, ask, read, settle, watched_picker
 
 from laar.cli.explain import explain_live
@@ -145,6 +146,13 @@ async def test_decisions_are_listed_and_found_by_id_with_their_end_and_outcome(t
         assert PROMPT.strip() not in json.dumps(shown)
 
 
+async def test_a_bad_limit_gets_a_400(tmp_path, http):
+    async with watched_picker(tmp_path) as (_, url):
+        for limit in ("0", "x", "999", "-1", "9" * 99):
+            status, answer = await get(http, f"{url}/decisions?limit={limit}")
+            assert (status, answer["error"]["reason"]) == (400, "bad-limit"), limit
+
+
 async def test_requests_are_served_while_a_long_list_of_decisions_is_built(tmp_path, http):
     async with watched_picker(tmp_path) as (runner, url):
         for number in range(100):
@@ -158,6 +166,21 @@ async def test_requests_are_served_while_a_long_list_of_decisions_is_built(tmp_p
             turn += 1
         assert len((await asking)[1]["decisions"]) == len(made_in) == 100
         assert len(set(made_in)) > 50, "in turns with the requests"
+
+
+async def test_requests_are_served_while_decisions_are_searched(tmp_path, http):
+    async with watched_picker(tmp_path) as (runner, url):
+        for number in range(500):
+            ask(runner, id=f"r-{number}")
+        memory, turn, seen_in = runner.picker.observability.memory, 0, []
+        memory.outcome_of = lambda _id: seen_in.append(turn)
+        asking = asyncio.create_task(get(http, f"{url}/decisions?kind=wrong"))
+        while not asking.done():
+            await asyncio.sleep(0)
+            turn += 1
+        assert (await asking)[1]["decisions"] == []
+        assert len(seen_in) == 500
+        assert len(set(seen_in)) > 2, "in turns with the requests"
 
 
 async def test_an_unknown_id_gets_a_404_with_advice(tmp_path, http):
@@ -289,6 +312,16 @@ async def test_an_open_feed_ends_when_its_token_is_replaced(tmp_path, http, monk
         today = {"authorization": "Bearer token-of-today"}
         async with http.get(f"{url}/events", headers=today, timeout=None) as answer:
             assert [await answer.content.readline() for _ in range(3)][2]  # a feed that continues
+
+
+async def test_only_active_readers_of_the_feed_count_towards_the_limit(tmp_path, http):
+    async with watched_picker(tmp_path) as (runner, url):
+        feed = runner.picker.observability.feed
+        async with http.head(f"{url}/events", timeout=ClientTimeout(20)) as answer:
+            kind = answer.headers["content-type"]
+            assert (answer.status, kind, feed.viewers) == (200, "text/event-stream", 0)
+        async with http.post(f"{url}/events", timeout=ClientTimeout(20)) as answer:
+            assert (answer.status, feed.viewers) == (405, 0)
 
 
 async def test_a_token_that_is_replaced_in_its_file_is_replaced_in_the_picker(

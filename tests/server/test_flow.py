@@ -163,6 +163,24 @@ async def test_requests_wait_for_the_first_endpoint(gateway, http, shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+async def test_after_an_internal_error_the_request_is_still_sent(gateway, http, shape, monkeypatch):
+    async with Busy(gateway, http, shape) as busy:
+        held = await busy.hold("held")
+        decide = busy.runner.picker.director.decide
+
+        def failing(*arguments):
+            monkeypatch.setattr(busy.runner.picker.director, "decide", decide)
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(busy.runner.picker.director, "decide", failing)
+        busy.done.set()
+        assert (await held).status == 200
+        assert asked(busy.upstream) == ["first", "held"]
+        assert metric(busy.runner, "laar_stream_faults_total") == 1
+        await nothing_left(busy.runner)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 async def test_engines_that_accept_a_priority_get_the_time_when_slack_ends(gateway, http, shape):
     upstream = await gateway.upstream()
     document = {"address": upstream.address, "models": ["m"], "priority_field": True}

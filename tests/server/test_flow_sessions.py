@@ -141,6 +141,12 @@ async def test_a_stopping_picker_admits_waiting_requests(gateway, http):
         await stopping
 
 
+@pytest.mark.parametrize("flow", [{"max_waiting": 0}, {"max_held_bytes": 0}, {"max_hold_s": 0}])
+async def test_a_turn_that_may_not_wait_is_sent_immediately(gateway, http, flow):
+    async with Full(gateway, http, "standalone", **flow) as full:
+        assert await full.ask("two") == 200
+
+
 async def test_an_explanation_shows_the_price_of_room_and_who_waits(gateway, http):
     async with Full(gateway, http, "standalone") as full:
         two = await full.hold("two")
