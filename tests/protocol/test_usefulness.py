@@ -74,7 +74,7 @@ def json(value):
 
 
 def replies(api, text, cuts=(), *, events):
-    reader = AnswerReader(events=events, api=api, max_tokens=20)
+    reader = AnswerReader(events=events, api=api)
     made = []
     for cut in cuts:
         made.append(reader.feed(text[:cut]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
@@ -19,9 +19,6 @@ from laar.core.request import Request
 from laar.declaring import FIXED, Applies
 from laar.health import Attempt
 from laar.prefix.index import Receipt
-
-if TYPE_CHECKING:
-    from laar.accuracy.signs import Sign
 
 Retries = Literal["as-scored", "new-model"]
 NEW_MODEL: Retries = "new-model"
@@ -253,7 +250,6 @@ class Completion:
         completion_tokens: the engine's count for the answer, if the answer was read.
         cached_tokens: prompt tokens found in the engine's cache, if it reports them.
         error: an error was found in an answer with a success status, if it was read.
-        sign: evidence of correctness in the answer; None if it was not read to its end.
     """
 
     status: int | None
@@ -264,7 +260,6 @@ class Completion:
     completion_tokens: int | None = None
     cached_tokens: int | None = None
     error: InitVar[bool] = False
-    sign: Sign | None = None
     ok: bool = field(init=False)
     """Whether the endpoint accepted the request, and its answer is neither an error nor useless.
 

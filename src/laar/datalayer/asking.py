@@ -143,7 +143,6 @@ async def read_answer(answer: aiohttp.ClientResponse, spec: EndpointSpec) -> Rep
     reader = AnswerReader(
         events=given == "text/event-stream" if given else None,
         api=Api.CHAT if is_readable else Api.OPAQUE,
-        max_tokens=_TOKENS,
     )
     while found is None and len(text) < _MAX_BYTES:
         chunk = await answer.content.readany()

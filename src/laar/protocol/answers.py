@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -21,9 +20,6 @@ from laar.errors import RequestError
 from laar.health import GOOD, Kind, Reply
 from laar.protocol.jsonscan import own_models
 from laar.protocol.usefulness import Usefulness
-
-if TYPE_CHECKING:
-    from laar.accuracy.signs import Sign
 
 MAX_ANSWER_BYTES = 1 << 20
 """Maximum size of a JSON answer, or of a line of an event stream, that is buffered for reading."""
@@ -65,7 +61,6 @@ _TAIL_BYTES = 1024
 _BATCH_BYTES = 4096
 """Maximum bytes of events that are buffered and then searched together, in the time that a single
 event would take. Ten thousand open answers hold at most 40 MB."""
-_LIMITED = re.compile(rb'"(?:finish_reason|stop_reason)"[ ]?:[ ]?"(?:length|max_tokens)"')
 
 
 def error_body(error: RequestError) -> bytes:
@@ -118,7 +113,6 @@ class AnswerReader:
         stored: the engine stores what it answers, so read `stored_ids` too.
         status: status of the answer.
         api: format of the request.
-        max_tokens: token limit of the answer; None if unlimited.
     """
 
     def __init__(
@@ -128,13 +122,11 @@ class AnswerReader:
         stored: bool = False,
         status: int = 200,
         api: Api = Api.OPAQUE,
-        max_tokens: int | None = None,
     ) -> None:
         self._events = events
         self._wants_id = stored
         self._status = status
         self._use = Usefulness(api)
-        self._max_tokens = max_tokens
         self._is_judged = self._use.found is not None
         self._kept = bytearray()
         self._is_begun = self._too_long = False
@@ -147,9 +139,6 @@ class AnswerReader:
         self.usage = NO_USAGE
         self.stored_ids: tuple[str, ...] = ()
         """The ids of the objects that the engine stores; empty until they are read."""
-        self.sign: Sign | None = None
-        """The sign (`laar.accuracy.signs`) of the complete answer; None until the answer is
-        complete, or if it has no sign."""
 
     def put_by(self, chunk: bytes) -> bool:
         """Keep a chunk for the next `feed` or `end` if it can wait; return whether it was kept.
@@ -210,8 +199,6 @@ class AnswerReader:
         if self._events and unended and not _REASON.search(self._tail):
             return Reply(status=self._status, found=Kind.CUT)
         self._use.end(begun=self._is_begun)
-        if self._events and self._use.found is GOOD:
-            self._show({"finish_reason": "length" if _LIMITED.search(self._tail) else "stop"})
         return self._judged()
 
     def _judged(self) -> Reply | None:
@@ -260,9 +247,6 @@ class AnswerReader:
             self._read_ids(document)
         if self._use.found is None:
             self._use.look(document)
-        choices = None if self._events else document.get("choices")
-        if isinstance(choices, list) and len(choices) == 1 and isinstance(choices[0], dict):
-            self._show(choices[0])
         found = document.get("usage")
         for nest in ("response", "message"):  # the Responses API's and Anthropic's events
             nested = document.get(nest)
@@ -270,12 +254,6 @@ class AnswerReader:
                 found = nested.get("usage")
         if isinstance(found, dict):
             self.usage = _merged(self.usage, found)
-
-    def _show(self, choice: dict[str, Any]) -> None:
-        from laar.accuracy.signs import sign_of
-
-        with suppress(RecursionError, OverflowError):  # beyond what engines write
-            self.sign = sign_of(choice, self._max_tokens)
 
     def _read_ids(self, document: dict[str, Any]) -> None:
         """Read the ids from a whole answer, or from a stream's first event, which wraps it."""

@@ -82,7 +82,6 @@ class Answer:
                 stored=stored,
                 status=event.status,
                 api=Api.OPAQUE if is_known else request.api,
-                max_tokens=request.max_tokens,
             )
         return None if self._refusal is not None else reply
 
@@ -154,7 +153,6 @@ class Answer:
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens,
             error=self._error,
-            sign=reader.sign if reader is not None and self.complete else None,
         )
 
 
