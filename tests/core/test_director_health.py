@@ -14,7 +14,6 @@ from laar.core.request import Api, Request
 from laar.health import DULL, GOOD, USELESS, Health, HealthSettings, Kind, Reply, Word, standing_of
 from laar.policies import POLICY_NAMES
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.prefix.lengths import DIGEST
 from laar.telemetry.decisions import DecisionMemory
 from laar.tuning.tuner import Weights
 from support.directors import director_of
@@ -614,49 +613,3 @@ def test_the_time_to_wake_an_endpoint_does_not_count_as_slowness():
         d.answering(decision, now)
         d.settle(decision, end(latency_s=6.0))
     assert pace_of() == pytest.approx(learned, abs=1e-9)
-
-
-@pytest.mark.parametrize("broken", [False, True])
-def test_images_go_to_their_earlier_encoder_unless_it_is_excluded(broken):
-    d = fleet()
-    roles = {A: "decode", B: "encode", C: "encode", "10.0.0.4:80": "encode"}
-    specs = [
-        EndpointSpec(address=a, models=("m",), labels={ROLE_LABEL: role})
-        for a, role in roles.items()
-    ]
-    d.table.replace("t", specs)
-
-    def encoder(image, now):
-        chat = replace(request(), spans=("look", DIGEST + image))
-        decision = d.decide(chat, now)
-        assert decision.address == A
-        counted = d.table.in_flight[decision.encoders[0].slot]
-        d.settle(decision, end())
-        assert d.table.in_flight[decision.encoders[0].slot] == counted - 1 == 0
-        return decision.encoders[0].address
-
-    first = {image: encoder(image, 1.0) for image in "abcdefghijklmnopqrst"}
-    assert set(first.values()) == {*roles} - {A}
-    if broken:
-        for _ in range(6):
-            d.health.passed_over(d.table.slot(B), 2.0)
-    again = {image: encoder(image, 2.1) for image in first}
-    moved = {image for image in first if first[image] != again[image]}
-    assert moved == ({image for image in first if first[image] == B} if broken else set())
-
-
-def test_items_are_spread_if_an_encoder_has_many_more_in_flight():
-    d = fleet()
-    roles = {A: "decode", B: "encode", C: "encode"}
-    specs = [
-        EndpointSpec(address=a, models=("m",), labels={ROLE_LABEL: role})
-        for a, role in roles.items()
-    ]
-    d.table.replace("t", specs)
-    same = [replace(request(), spans=("look", f"{DIGEST}same")) for _ in range(40)]
-    used = [d.decide(chat, 1.0).encoders[0].address for chat in same]
-    assert abs(used.count(B) - used.count(C)) <= 11
-    assert used.count(B) != used.count(C)
-    many = replace(request(), spans=tuple(f"{DIGEST}{n}" for n in range(50)))
-    encoders = [encoder.address for encoder in d.decide(many, 1.0).encoders]
-    assert (len(encoders), encoders.count(B)) == (32, 16)

@@ -9,7 +9,7 @@ prefiller, the second cheapest is used for it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -21,13 +21,6 @@ ApartRule = Literal["by-cost", "never", "always", "threshold"]
 
 _APIS = frozenset({Api.CHAT, Api.COMPLETIONS})
 """APIs whose requests llm-d's sidecar splits; it passes all others to its own engine."""
-
-
-class Encoder(NamedTuple):
-    """The endpoint that encodes one image, sound or video for the endpoint that answers."""
-
-    slot: int
-    address: str
 
 
 @dataclass(slots=True, kw_only=True)

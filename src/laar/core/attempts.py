@@ -55,7 +55,7 @@ class Attempts:
         flight.read = health.wants_read(attempt, now)
 
     def begin_helper(self, decision: Decision, slot: int, now: float) -> None:
-        """Begin the attempt at a prefiller or encoder; if it is excluded, this is its trial."""
+        """Begin the attempt at a prefiller; if it is excluded, this is its trial."""
         attempt = self._health.sent(
             slot,
             decision.model,
@@ -112,7 +112,7 @@ class Attempts:
         return kind
 
     def helped(self, decision: Decision, now: float) -> None:
-        """Record that the prefiller and encoders of a request have finished."""
+        """Record that the prefiller of a request has finished."""
         for attempt in decision.flight.helpers:
             self._health.answering(attempt, now)
             self._health.replied(attempt, Reply(status=200, found=GOOD), now)

@@ -18,7 +18,7 @@ import xxhash
 from laar.accuracy.assessor import PlainAssessor
 from laar.accuracy.retry import parse_tried, with_model
 from laar.core.adapters import Adapters
-from laar.core.apart import Encoder, Prefiller, may_be_apart
+from laar.core.apart import Prefiller, may_be_apart
 from laar.core.attempts import kinds_of, traits
 from laar.core.candidates import Candidates, Group
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
@@ -31,7 +31,7 @@ from laar.core.guards import Faults
 from laar.core.interfaces import Assessor, Fault, Room, View, WeightSource
 from laar.core.needs import Needs
 from laar.core.policy import Policy
-from laar.core.prefiller import choose_encoders, choose_prefiller
+from laar.core.prefiller import choose_prefiller
 from laar.core.request import Api, Request
 from laar.core.stored import StoredObjects, not_stored
 from laar.core.views import view_of
@@ -152,9 +152,6 @@ class Chooser:
         prefiller = None
         if view.apart is not None:
             prefiller = choose_prefiller(view, at)
-        encoders = tuple[Encoder, ...]()
-        if group.encoders is not None:
-            encoders = choose_encoders(view, group.encoders, slot)
         once = False
         # If all endpoints are failing, no request is blamed: one of them may have recovered.
         if health.culprits and not group.standing.all_failing:
@@ -167,7 +164,7 @@ class Chooser:
         fallbacks: tuple[str, ...] = ()
         if not once:
             fallbacks = self._fallbacks(
-                group, group.slots, order, served, prefiller, encoders, fits=view.fits
+                group, group.slots, order, served, prefiller, fits=view.fits
             )
         return Decision(
             id=new_id(),
@@ -188,7 +185,6 @@ class Chooser:
             tokens=tokens,
             uncached_tokens=tokens - view.cached_tokens.item(at) if prefiller is None else 0.0,
             prefiller=prefiller,
-            encoders=encoders,
             view=view,
             scores=scores,
             eligible=eligible,
@@ -233,9 +229,10 @@ class Chooser:
             self.ignored_tried += ignored
         if group.standing.trials and not request.shadow:
             group = self.candidates.with_trial(group, earlier, now)
-        has_helpers = group.prefillers is not None or group.encoders is not None
-        if has_helpers and (self.settings.apart == "never" or not may_be_apart(request)):
-            group = replace(group, prefillers=None, encoders=None)
+        if group.prefillers is not None and (
+            self.settings.apart == "never" or not may_be_apart(request)
+        ):
+            group = replace(group, prefillers=None)
         return group, earlier
 
     def _rank(
@@ -374,7 +371,6 @@ class Chooser:
         order: Sequence[int],
         served: str,
         prefiller: Prefiller | None = None,
-        encoders: tuple[Encoder, ...] = (),
         *,
         fits: Mask | None = None,
     ) -> tuple[str, ...]:
@@ -383,7 +379,7 @@ class Chooser:
         Endpoints that are only doubted come last. Those that the request does not fit are omitted,
         as their refusal would be final, and sleeping engines, as nothing would wake them. Envoy
         retries with the same headers, so fallbacks must share the first endpoint's rank, key and
-        base path. With a prefiller or encoders, they must also share its model, and exclude the
+        base path. With a prefiller, they must also share its model, and exclude the
         prefiller.
         """
         table, found = self.table, list[str]()
@@ -406,7 +402,7 @@ class Chooser:
                 continue
             if table.asleep[slot] and not awake(table, np.array([slot]), group.at):
                 continue
-            if (prefiller or encoders) and spec.models[0] != first.models[0]:
+            if prefiller and spec.models[0] != first.models[0]:
                 continue
             if prefiller is None or slot != prefiller.slot:
                 found.append(spec.address)

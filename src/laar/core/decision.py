@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
-from laar.core.apart import ApartRule, Encoder, Prefiller
+from laar.core.apart import ApartRule, Prefiller
 from laar.core.eligible import Eligible
 from laar.core.endpoints import Floats
 from laar.core.engines import Began
@@ -139,7 +139,7 @@ class InFlight:
         admitted: flow control counts the request until it ends.
         prefill_receipt: the prompt's entry in the prefix index at its prefiller.
         prefill_began: the engines' record of the request at its prefiller.
-        helpers: health's records of the attempts at its prefiller and its encoders.
+        helpers: health's records of the attempts at its prefiller.
         compared: what another policy would have chosen; None if it was not asked.
     """
 
@@ -190,8 +190,6 @@ class Decision:
         uncached_tokens: prompt tokens that the endpoint itself has to prefill.
         prefiller: endpoint that prefills the prompt for the chosen endpoint; None if that does so
             itself.
-        encoders: endpoints that encode the prompt's images, sound and videos, in their order; empty
-            if the chosen endpoint does so itself.
         view: the view that the scorers saw; None if the body is not read.
         scores: scores of the view's candidates.
         eligible: which of them could be chosen.
@@ -221,7 +219,6 @@ class Decision:
     tokens: float = 0.0
     uncached_tokens: float = 0.0
     prefiller: Prefiller | None = None
-    encoders: tuple[Encoder, ...] = ()
     view: View | None = None
     scores: Floats | None = None
     eligible: Eligible = field(default_factory=dict)

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from laar.core.away import AwayNames
 from laar.core.membership import (
-    ENCODE,
     FETCH,
     PREFILL,
     TASK_LABEL,
@@ -99,7 +98,6 @@ _FIRST_VALUES = {
     "generates": True,
     "takes": True,
     "prefills": False,
-    "encodes": False,
     "fetches": False,
     "may_wake": False,
 }
@@ -153,8 +151,6 @@ class EndpointTable(Names):
     """Whether the endpoint accepts clients' requests, by slot."""
     prefills: Mask
     """Whether the endpoint prefills prompts for others, by slot."""
-    encodes: Mask
-    """Whether the endpoint encodes images, sound and videos, by slot."""
     fetches: Mask
     """Whether the endpoint can fetch KV of prompts prefilled elsewhere, by slot."""
     may_wake: Mask
@@ -314,7 +310,7 @@ class EndpointTable(Names):
             )
             self.takes[slot] = spec.takes_requests
             self.prefills[slot], self.fetches[slot] = spec.role in PREFILL, spec.role in FETCH
-            self.may_wake[slot], self.encodes[slot] = spec.may_be_woken, spec.role in ENCODE
+            self.may_wake[slot] = spec.may_be_woken
         self.wakes = any(spec.may_be_woken for spec in specs.values())
         self.active = np.array(list(specs), np.intp)
         self.windowed = bool(np.isfinite(self.window_tokens[self.active]).any())

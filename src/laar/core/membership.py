@@ -40,9 +40,6 @@ PREFILL = frozenset(
 FETCH = frozenset({"decode", "prefill-decode", "encode-prefill-decode", "both"})
 """Roles of endpoints that can fetch the KV of prompts prefilled elsewhere."""
 
-ENCODE = frozenset({"encode", "encode-prefill", "encode-prefill-decode"})
-"""Roles of endpoints that encode images, sound and videos, for themselves or for others."""
-
 _FOR_OTHERS = frozenset({"encode", "prefill", "encode-prefill"})
 
 

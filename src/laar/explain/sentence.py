@@ -35,7 +35,7 @@ def sentence(record: DecisionRecord) -> str:
 
 
 def _elsewhere(decision: Decision) -> str:
-    """Return what happens before the answer: a wake-up, and who prefills and encodes the prompt."""
+    """Return what happens before the answer: a wake-up, and who prefills the prompt."""
     said, at, view = "", decision.position, decision.view
     if view is not None and view.wake_s is not None and view.wake_s[at]:
         said += f" It is asleep; waking it takes about {_seconds(float(view.wake_s[at]))}."
@@ -47,9 +47,6 @@ def _elsewhere(decision: Decision) -> str:
             said += f" {address} prefills the prompt, which {way} than at the endpoint itself."
         elif saved_s > 0.0:
             said += f" It prefills the prompt itself, which costs {_seconds(saved_s)} less."
-    if decision.encoders:
-        where = " and ".join(dict.fromkeys(encoder.address for encoder in decision.encoders))
-        said += f" Images and other media of the prompt are encoded at {where}."
     return said
 
 
