@@ -102,8 +102,3 @@ async def fetched(http, url):
     async with http.get(url) as answer:
         assert answer.status == 200, url
         return await answer.read()
-
-
-async def decided(http, gateway, answer):
-    decision = answer.headers["x-laar-decision-id"]
-    return orjson.loads(await fetched(http, gateway.url("admin", f"/decisions/{decision}")))

@@ -106,8 +106,8 @@ def may_be_apart(request: Request) -> bool:
 
     A request for an object that an engine stores is not split: only that engine has it.
     """
-    stays = request.prefill_in_place or request.shadow or request.response_id or request.stored_ids
-    return request.api in _APIS and not stays
+    stays = request.prefill_in_place or request.shadow
+    return request.api in _APIS and not (stays or request.response_id or request.conversation_id)
 
 
 def cheapest(cost: Floats, prefillers: Prefillers, slots: Slots) -> Slots:

@@ -212,7 +212,7 @@ class Chooser:
         `fitting` are addresses of earlier candidates, and the only ones to consider.
         """
         subset = fitting or request.subset
-        if fitting is None and (request.response_id or request.stored_ids):
+        if fitting is None and (request.response_id or request.conversation_id):
             subset = self.stored.subset(request)
         group = self.candidates.of(request, subset, now)
         if request.response_id and subset is request.subset and len(group.able) > 1:
@@ -291,8 +291,8 @@ class Chooser:
         """Choose the least loaded of some random endpoints, as there is no prompt to price.
 
         Requests of all kinds count as load, since they share the engine.
-        A tenant's files and batches go to the same endpoint, by rendezvous hashing, so that a later
-        request finds all of them there, even through a picker that has forgotten the ids.
+        A tenant's files and batches go to the same endpoint, by rendezvous hashing, so that later
+        requests of the tenant find all of them there, through any picker.
         """
         table, tenant = self.table, request.tenant
         slots = unless_none(group.slots, awake(table, group.slots, now))

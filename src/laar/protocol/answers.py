@@ -92,9 +92,7 @@ NO_USAGE = Usage()
 
 MAX_ID_CHARS = 256
 """Maximum length of a stored object's id; longer ids are ignored."""
-_STORED_OBJECTS = ("response", "conversation", "file", "upload", "batch", "message_batch")
-"""Objects that engines store, by `object` in OpenAI's format and `type` in Anthropic's."""
-_ID_MEMBERS = ("id", "output_file_id", "error_file_id")
+_STORED_OBJECTS = ("response", "conversation")
 
 _FIRST_ID = re.compile(rb'"id"[ ]?:[ ]?"([!#-\[\]-~]{1,%d})"' % MAX_ID_CHARS)
 _ID_BYTES = 4096
@@ -110,7 +108,7 @@ class AnswerReader:
 
     Args:
         events: True for an event stream, False for one JSON document, None if unknown.
-        stored: the engine stores what it answers, so read `stored_ids` too.
+        stored: the engine stores what it answers, so read `stored_id` too.
         status: status of the answer.
         api: format of the request.
     """
@@ -137,8 +135,8 @@ class AnswerReader:
         self.progressed = False
         """Whether the last chunk advanced the answer, which comments and pings do not."""
         self.usage = NO_USAGE
-        self.stored_ids: tuple[str, ...] = ()
-        """The ids of the objects that the engine stores; empty until they are read."""
+        self.stored_id = ""
+        """The id of the answer or conversation that the engine stores; empty until it is read."""
 
     def put_by(self, chunk: bytes) -> bool:
         """Keep a chunk for the next `feed` or `end` if it can wait; return whether it was kept.
@@ -178,7 +176,7 @@ class AnswerReader:
         if len(self._kept) > MAX_ANSWER_BYTES:
             first = None if self._too_long else _FIRST_ID.search(self._kept, 0, _ID_BYTES)
             if first and self._wants_id:
-                self.stored_ids, self._wants_id = (first[1].decode(),), False
+                self.stored_id, self._wants_id = first[1].decode(), False
             if self._use.found is None:  # a JSON answer this long has content
                 is_json = self._events or self._kept.lstrip().startswith(b"{")
                 self._use.found = GOOD if is_json else Kind.UNREADABLE
@@ -244,7 +242,7 @@ class AnswerReader:
         if not isinstance(document, dict):
             return
         if self._wants_id:
-            self._read_ids(document)
+            self._read_id(document)
         if self._use.found is None:
             self._use.look(document)
         found = document.get("usage")
@@ -255,15 +253,14 @@ class AnswerReader:
         if isinstance(found, dict):
             self.usage = _merged(self.usage, found)
 
-    def _read_ids(self, document: dict[str, Any]) -> None:
-        """Read the ids from a whole answer, or from a stream's first event, which wraps it."""
+    def _read_id(self, document: dict[str, Any]) -> None:
+        """Read the id from a whole answer, or from a stream's first event, which wraps it."""
         answer = document.get("response", document)
-        if isinstance(answer, dict) and answer.get("object", answer.get("type")) in _STORED_OBJECTS:
-            names = map(answer.get, _ID_MEMBERS)
-            self.stored_ids = tuple(
-                name for name in names if isinstance(name, str) and 0 < len(name) <= MAX_ID_CHARS
-            )
-            self._wants_id = not self.stored_ids
+        if isinstance(answer, dict) and answer.get("object") in _STORED_OBJECTS:
+            name = answer.get("id")
+            if isinstance(name, str) and len(name) <= MAX_ID_CHARS:
+                self.stored_id = name
+            self._wants_id = not self.stored_id
 
 
 def _merged(old: Usage, found: dict[str, Any]) -> Usage:
