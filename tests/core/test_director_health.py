@@ -8,8 +8,7 @@ import pytest
 
 from laar.accuracy.assessor import PlainAssessor
 from laar.core.decision import Completion, DirectorSettings
-from laar.core.endpoints import OFFLOADED, Reading
-from laar.core.membership import ROLE_LABEL, WAKE_LABEL, EndpointSpec
+from laar.core.membership import ROLE_LABEL, EndpointSpec
 from laar.core.request import Api, Request
 from laar.health import DULL, GOOD, USELESS, Health, HealthSettings, Kind, Reply, Word, standing_of
 from laar.policies import POLICY_NAMES
@@ -570,46 +569,3 @@ def test_an_error_in_health_leaves_no_count_behind(broken, roles):
     assert d.degraded["health"] >= 1
     d.settle(d.decide(request(), 1.0), end())
     assert not d.table.counted.any()
-
-
-def test_the_time_to_wake_an_endpoint_does_not_count_as_slowness():
-    d, now = fleet(), 0.0
-    labels = {WAKE_LABEL: "true"}
-    d.table.replace("t", [EndpointSpec(address=a, models=("m",), labels=labels) for a in (A, B)])
-
-    def read(**asleep):
-        for name, address in (("a", A), ("b", B)):
-            d.table.read(address, Reading(asleep=asleep.get(name, 0.0)), now)
-
-    def pace_of():
-        log, weight, *_ = d.engines.state()["paces"][A]
-        return log / weight
-
-    def answered(address):
-        decision = d.decide(request(stream=True, subset=frozenset({address})), now)
-        d.replied(decision, Reply(status=200), now + 0.05)
-        d.answering(decision, now + 0.1)
-        d.settle(decision, replace(end(), ttft_s=0.1))
-
-    for _ in range(60):
-        now += 1.0
-        read()
-        answered(A)
-        answered(B)
-    learned = pace_of()
-    read(a=OFFLOADED)
-    held = [d.decide(request(stream=True, subset=frozenset({A})), now) for _ in range(3)]
-    for _ in range(12):
-        now += 0.5
-        read(a=OFFLOADED)
-        for _ in range(5):
-            answered(B)
-        if now >= d.health.look_at:
-            d.health.look(now)
-    assert d.health.state(d.table.slot(A), now) == ""
-    read()
-    for decision in held:
-        d.replied(decision, Reply(status=200), now)
-        d.answering(decision, now)
-        d.settle(decision, end(latency_s=6.0))
-    assert pace_of() == pytest.approx(learned, abs=1e-9)

@@ -39,7 +39,6 @@ class Attempts:
             return
         now = decision.now if served_at is None else served_at
         name = decision.rewrite or decision.request.model
-        wakes = view.wake_s is not None and view.wake_s[decision.position] > 0
         attempt = flight.attempt = health.sent(
             flight.slot,
             flight.model,
@@ -49,7 +48,7 @@ class Attempts:
             now=now,
             rtt_s=float(view.rtt_s[decision.position]),
             trial=decision.trial and timed,
-            timed=timed and not wakes,  # waking up is not slowness
+            timed=timed,
             name="" if name in decision.settings.aliases else name,  # alias: the main model
         )
         flight.read = health.wants_read(attempt, now)

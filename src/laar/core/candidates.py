@@ -15,8 +15,8 @@ from laar.core.apart import Prefillers
 from laar.core.away import is_away
 from laar.core.catalog import no_such_model
 from laar.core.decision import DirectorSettings
-from laar.core.endpoints import WAKE_TIMEOUT_S, EndpointTable, Floats, Slots
-from laar.core.filters import awake, reachable, unless_none, unsaturated, wakeable
+from laar.core.endpoints import EndpointTable, Floats, Slots
+from laar.core.filters import awake, reachable, unless_none, unsaturated
 from laar.core.request import GENERATES, Request
 from laar.core.roundtrip import fresh_rtt
 from laar.errors import RequestError
@@ -130,7 +130,7 @@ class Candidates:
                 503, "no-candidates", "no endpoint may serve this request", retry_after_s=1
             )
         reached = unless_none(able, reachable(table, able))
-        reached = reached[awake(table, reached, now) | wakeable(table, reached)]
+        reached = reached[awake(table, reached, now)]
         if not len(reached):
             raise RequestError(
                 503,
@@ -138,8 +138,6 @@ class Candidates:
                 "every engine that may serve this request is asleep and must be woken",
                 retry_after_s=1,
             )
-        # If an engine could not be woken, a request sent to it may wait forever.
-        reached = unless_none(reached, table.wake_s[reached] <= WAKE_TIMEOUT_S)
         slots = unless_none(reached, unsaturated(table, reached, self._max_waiting, now))
         records, rtt_s = self._health.records, _round_trips(table, slots, now)
         standing = standing_of(records, slots.tolist(), self._names(slots), now)

@@ -26,7 +26,7 @@ from laar.core.eligible import Eligible, able_to_take, in_all, prefer
 from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.engines import Engines
 from laar.core.exploring import Explorer
-from laar.core.filters import awake, fresh, unless_none
+from laar.core.filters import fresh
 from laar.core.guards import Faults
 from laar.core.interfaces import Assessor, Fault, Room, View, WeightSource
 from laar.core.needs import Needs
@@ -259,8 +259,6 @@ class Chooser:
             refusing = health.records.refusals.refusing(group.models, kinds, view.now)
             prefer(eligible, "refuses", ~np.isin(view.slots, list(refusing)))
         on_trial = group.on_trial and all(mask[-1] for mask in eligible.values())
-        if view.wake_s is not None and view.terms is None:
-            prefer(eligible, "asleep", view.wake_s == 0.0)
         if self.settings.retries == NEW_MODEL and view.request.tried:
             times, may = view.times_tried, in_all(eligible)
             least = (times if may is None else times[may]).min()
@@ -294,8 +292,7 @@ class Chooser:
         A tenant's files and batches go to the same endpoint, by rendezvous hashing, so that later
         requests of the tenant find all of them there, through any picker.
         """
-        table, tenant = self.table, request.tenant
-        slots = unless_none(group.slots, awake(table, group.slots, now))
+        table, tenant, slots = self.table, request.tenant, group.slots
         if request.by_tenant:
             keys = (f"{tenant}\n{table.spec(slot).address}".encode() for slot in slots.tolist())
             hashes = list(map(xxhash.xxh3_64_intdigest, keys))
@@ -377,10 +374,9 @@ class Chooser:
         """Return the fallbacks, best first: endpoints that serve the model in the body, if any.
 
         Endpoints that are only doubted come last. Those that the request does not fit are omitted,
-        as their refusal would be final, and sleeping engines, as nothing would wake them. Envoy
-        retries with the same headers, so fallbacks must share the first endpoint's rank, key and
-        base path. With a prefiller, they must also share its model, and exclude the
-        prefiller.
+        as their refusal would be final. Envoy retries with the same headers, so fallbacks must
+        share the first endpoint's rank, key and base path. With a prefiller, they must also share
+        its model, and exclude the prefiller.
         """
         table, found = self.table, list[str]()
         by_slot = table.by_slot
@@ -399,8 +395,6 @@ class Chooser:
             # All attempts have the same request path and key.
             way, first_way = spec.way, first.way
             if (way.base, way.key) != (first_way.base, first_way.key):
-                continue
-            if table.asleep[slot] and not awake(table, np.array([slot]), group.at):
                 continue
             if prefiller and spec.models[0] != first.models[0]:
                 continue
