@@ -10,7 +10,6 @@ from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.features import Features
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reports import Answered, OutcomeReports, Verdict
-from laar.accuracy.signs import CUT, FORM, Sign, Signs
 from support.artifacts import artifact
 from support.artifacts import model as fitted
 from support.exploring import examples
@@ -188,24 +187,3 @@ def test_an_answer_after_refusals_counts_as_if_there_had_been_none(
             told.report(f"{number}.b", number % 5 < 3, 0.0)
         learned.append(float(online.probabilities(("b",), QA, 0.0)[0]))
     assert learned[1] == pytest.approx(learned[0])
-
-
-def test_a_sign_counts_until_its_answer_is_reported():
-    online = OnlineOutcomes(CapabilityModel())
-    reports = OutcomeReports(online)
-    reports.signs = Signs()
-    features = Features("en", 512, "qa")
-    for name in ("a", "b"):
-        reports.decided(name, "m", features, (), now=0.0)
-    reports.signed("a", Sign(CUT, FORM), 1.0)
-    weak = online.by_model(1.0)["m"].outcomes
-    assert 0.0 < weak < 0.5
-    for _ in range(40):
-        reports.report("a", True, 2.0)
-        reports.decided("a", "m", features, (), now=2.0)
-        reports.signed("a", Sign(CUT, FORM), 2.0)
-    reports.report("b", True, 3.0)
-    before = online.by_model(3.0)["m"].outcomes
-    reports.signed("b", Sign(CUT, FORM), 3.0)
-    assert online.by_model(3.0)["m"].outcomes == before
-    assert reports.signs.weak("m", Sign(CUT, FORM), 0.5)[0]

@@ -7,8 +7,8 @@ import pytest
 
 from laar.accuracy.assessor import PlainAssessor
 from laar.core.decision import Completion, DirectorSettings
-from laar.core.endpoints import OFFLOADED, WAKE_S, Reading
-from laar.core.membership import WAKE_LABEL, EndpointSpec, Served
+from laar.core.endpoints import Reading
+from laar.core.membership import EndpointSpec, Served
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
 from laar.errors import RequestError
@@ -163,53 +163,19 @@ def test_saturated_endpoints_are_skipped_unless_all_are():
     assert {d.decide(request(text="x"), 101.0).address for _ in range(60)} == {"a:1", "b:1"}
 
 
-def test_an_engine_that_sleeps_and_may_not_be_woken_gets_no_requests():
+@pytest.mark.parametrize("api", [Api.CHAT, Api.OPAQUE])
+def test_an_engine_that_sleeps_gets_no_requests(api):
     d = director(("a:1", "m"), ("b:1", "m"))
-    d.table.read("a:1", Reading(asleep=OFFLOADED), 100.0)
+    d.table.read("a:1", Reading(asleep=1.0), 100.0)
     d.table.read("b:1", Reading(waiting=500.0), 100.0)
-    assert {d.decide(request(text="x"), 101.0).address for _ in range(20)} == {"b:1"}
-    d.table.read("b:1", Reading(asleep=OFFLOADED), 102.0)
+    assert {d.decide(request(text="x", api=api), 101.0).address for _ in range(20)} == {"b:1"}
+    assert d.decide(request(text="x", api=api), 101.0).fallbacks == ()
+    d.table.read("b:1", Reading(asleep=1.0), 102.0)
     with pytest.raises(RequestError) as refused:
         d.decide(request(text="x"), 103.0)
     assert (refused.value.status, refused.value.reason) == (503, "asleep")
     d.table.read("a:1", Reading(), 104.0)
     assert {d.decide(request(text="x"), 105.0).address for _ in range(20)} == {"a:1"}
-
-
-def with_sleepers(policy="laar"):
-    """Return a director with one endpoint awake, and two asleep that may be woken."""
-    d = director(("awake:1", "m"), policy=policy)
-    labels = {WAKE_LABEL: "true"}
-    sleepers = [EndpointSpec(address=f"{a}:1", models=("m",), labels=labels) for a in "ab"]
-    d.table.replace("sleepers", sleepers)
-    for name, level in (("awake", 0.0), ("a", OFFLOADED), ("b", 2.0)):
-        d.table.read(f"{name}:1", Reading(asleep=level), 100.0)
-    return d
-
-
-@pytest.mark.parametrize("api", [Api.CHAT, Api.OPAQUE])
-@pytest.mark.parametrize("policy", ["laar", "least-loaded"])
-def test_an_engine_is_not_woken_while_another_one_answers_sooner(api, policy):
-    d = with_sleepers(policy)
-    for _ in range(20):
-        decision = d.decide(request(text="x", api=api), 101.0)
-        assert (decision.address, decision.fallbacks) == ("awake:1", ())
-
-
-def test_an_engine_is_woken_once_queues_elsewhere_take_longer_than_waking_it():
-    d = with_sleepers()
-    for _ in range(200):
-        decision = d.decide(request(text="word " * 3000), 101.0)
-        if decision.address != "awake:1":
-            break
-    assert decision.address == "a:1"
-    terms = decision.view.terms
-    assert terms.ttft_s[decision.position] >= WAKE_S
-    assert terms.cost_s.argmin() == decision.position
-    assert d.table.in_flight[0] > 3
-    assert decision.view.slots.tolist() == [0, 1]
-    d.table.woken("a:1", 0.1)
-    assert d.decide(request(text="word " * 3000), 101.0).view.wake_s.tolist() == [0.0, 0.1]
 
 
 def test_an_unreachable_endpoint_is_skipped_unless_all_are():

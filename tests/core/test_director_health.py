@@ -8,13 +8,11 @@ import pytest
 
 from laar.accuracy.assessor import PlainAssessor
 from laar.core.decision import Completion, DirectorSettings
-from laar.core.endpoints import OFFLOADED, Reading
-from laar.core.membership import ROLE_LABEL, WAKE_LABEL, EndpointSpec
+from laar.core.membership import ROLE_LABEL, EndpointSpec
 from laar.core.request import Api, Request
 from laar.health import DULL, GOOD, USELESS, Health, HealthSettings, Kind, Reply, Word, standing_of
 from laar.policies import POLICY_NAMES
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.prefix.lengths import DIGEST
 from laar.telemetry.decisions import DecisionMemory
 from laar.tuning.tuner import Weights
 from support.directors import director_of
@@ -571,92 +569,3 @@ def test_an_error_in_health_leaves_no_count_behind(broken, roles):
     assert d.degraded["health"] >= 1
     d.settle(d.decide(request(), 1.0), end())
     assert not d.table.counted.any()
-
-
-def test_the_time_to_wake_an_endpoint_does_not_count_as_slowness():
-    d, now = fleet(), 0.0
-    labels = {WAKE_LABEL: "true"}
-    d.table.replace("t", [EndpointSpec(address=a, models=("m",), labels=labels) for a in (A, B)])
-
-    def read(**asleep):
-        for name, address in (("a", A), ("b", B)):
-            d.table.read(address, Reading(asleep=asleep.get(name, 0.0)), now)
-
-    def pace_of():
-        log, weight, *_ = d.engines.state()["paces"][A]
-        return log / weight
-
-    def answered(address):
-        decision = d.decide(request(stream=True, subset=frozenset({address})), now)
-        d.replied(decision, Reply(status=200), now + 0.05)
-        d.answering(decision, now + 0.1)
-        d.settle(decision, replace(end(), ttft_s=0.1))
-
-    for _ in range(60):
-        now += 1.0
-        read()
-        answered(A)
-        answered(B)
-    learned = pace_of()
-    read(a=OFFLOADED)
-    held = [d.decide(request(stream=True, subset=frozenset({A})), now) for _ in range(3)]
-    for _ in range(12):
-        now += 0.5
-        read(a=OFFLOADED)
-        for _ in range(5):
-            answered(B)
-        if now >= d.health.look_at:
-            d.health.look(now)
-    assert d.health.state(d.table.slot(A), now) == ""
-    read()
-    for decision in held:
-        d.replied(decision, Reply(status=200), now)
-        d.answering(decision, now)
-        d.settle(decision, end(latency_s=6.0))
-    assert pace_of() == pytest.approx(learned, abs=1e-9)
-
-
-@pytest.mark.parametrize("broken", [False, True])
-def test_images_go_to_their_earlier_encoder_unless_it_is_excluded(broken):
-    d = fleet()
-    roles = {A: "decode", B: "encode", C: "encode", "10.0.0.4:80": "encode"}
-    specs = [
-        EndpointSpec(address=a, models=("m",), labels={ROLE_LABEL: role})
-        for a, role in roles.items()
-    ]
-    d.table.replace("t", specs)
-
-    def encoder(image, now):
-        chat = replace(request(), spans=("look", DIGEST + image))
-        decision = d.decide(chat, now)
-        assert decision.address == A
-        counted = d.table.in_flight[decision.encoders[0].slot]
-        d.settle(decision, end())
-        assert d.table.in_flight[decision.encoders[0].slot] == counted - 1 == 0
-        return decision.encoders[0].address
-
-    first = {image: encoder(image, 1.0) for image in "abcdefghijklmnopqrst"}
-    assert set(first.values()) == {*roles} - {A}
-    if broken:
-        for _ in range(6):
-            d.health.passed_over(d.table.slot(B), 2.0)
-    again = {image: encoder(image, 2.1) for image in first}
-    moved = {image for image in first if first[image] != again[image]}
-    assert moved == ({image for image in first if first[image] == B} if broken else set())
-
-
-def test_items_are_spread_if_an_encoder_has_many_more_in_flight():
-    d = fleet()
-    roles = {A: "decode", B: "encode", C: "encode"}
-    specs = [
-        EndpointSpec(address=a, models=("m",), labels={ROLE_LABEL: role})
-        for a, role in roles.items()
-    ]
-    d.table.replace("t", specs)
-    same = [replace(request(), spans=("look", f"{DIGEST}same")) for _ in range(40)]
-    used = [d.decide(chat, 1.0).encoders[0].address for chat in same]
-    assert abs(used.count(B) - used.count(C)) <= 11
-    assert used.count(B) != used.count(C)
-    many = replace(request(), spans=tuple(f"{DIGEST}{n}" for n in range(50)))
-    encoders = [encoder.address for encoder in d.decide(many, 1.0).encoders]
-    assert (len(encoders), encoders.count(B)) == (32, 16)

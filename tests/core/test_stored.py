@@ -55,14 +55,13 @@ def test_an_answer_is_fetched_only_from_the_endpoint_that_stored_it():
         assert (refused.value.status, refused.value.reason) == (404, "unknown-response")
 
 
-def test_a_request_goes_to_the_endpoint_that_stores_a_file_it_names():
+def test_a_request_goes_to_the_endpoint_that_stores_its_conversation():
     d = director(*FLEET)
     homes = {name: answered(d, name, session="s") for name in ("f", "g", "h", "i", "j")}
     assert len(set(homes.values())) > 1
     for name, home in homes.items():
-        for named in ((name,), ("never", name), (name, *homes)):
-            decision = d.decide(request("m", stored_ids=named), 1.0)
-            assert (decision.address, decision.request.session) == (home, "")
+        decision = d.decide(request("m", conversation_id=name), 1.0)
+        assert (decision.address, decision.request.session) == (home, "")
         assert not may_be_apart(decision.request)
 
 

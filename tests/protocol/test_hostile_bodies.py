@@ -129,19 +129,6 @@ def test_no_body_takes_much_longer_than_its_length(key, part):
     assert read.model == "m"
 
 
-def test_a_body_of_quotes_is_searched_for_files_in_little_time():
-    """The search holds the GIL, so no other request is read meanwhile."""
-    body = b'{"model":"m","x":[%b1],"y":{"my_file_id":"a","input_file_id": "b"}}' % (
-        b'"",' * 4_000_000
-    )
-    seconds = []
-    for found, document in (((), body.replace(b"file_id", b"file")), (("b",), body)):
-        began = time.process_time()
-        assert read_body(Api.OPAQUE, document).stored_ids == found
-        seconds.append(time.process_time() - began)
-    assert seconds[1] < 1.5 * seconds[0] + 0.05
-
-
 MAX_MEDIA = prompt.MAX_HASHED_BYTES // 2400
 
 

@@ -504,32 +504,3 @@ async def test_an_artifact_for_other_models_is_reported(gateway, http):
         lambda: "mistral" in runner.picker.problems.get("accuracy.capability", ""),
         what="a new fleet",
     )
-
-
-# Signs and repetitions as weak outcomes.
-
-
-@pytest.mark.parametrize("counts", [True, False])
-async def test_repeating_a_question_immediately_counts_against_a_model(gateway, http, counts):
-    engines = {name: await gateway.upstream() for name in ("a", "b")}
-    gateway.members(*((engine.address, name) for name, engine in engines.items()))
-    capability = artifact(gateway.directory / "capability.json", {"a": 0.8, "b": 0.8})
-    runner = await gateway.picker(accuracy={"capability": capability, "signs": counts})
-    url = (await gateway.envoy()).url() + "/v1/chat/completions"
-
-    async def turn(model, session, text):
-        body = {"model": model, "messages": [{"role": "user", "content": text}]}
-        async with http.post(url, json=body, headers={"x-laar-session": session}) as answer:
-            assert answer.status == 200
-            await answer.read()
-
-    for number in range(20):
-        for text in ("hello", "hello"):
-            await turn("a", f"a{number}", text)
-        for text in ("hello", "and now?"):
-            await turn("b", f"b{number}", text)
-    decision = ask(runner)
-    if counts:
-        assert believed(decision, "a") < 0.79 < 0.8 < believed(decision, "b")
-    else:
-        assert believed(decision, "a") == believed(decision, "b") == pytest.approx(0.8)

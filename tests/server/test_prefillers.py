@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from laar.core.membership import ROLE_LABEL
-from support import Answer, RecordingUpstream, eventually
+from support import Answer, RecordingUpstream
 
 pytestmark = pytest.mark.envoy
 
@@ -102,53 +102,3 @@ async def fetched(http, url):
     async with http.get(url) as answer:
         assert answer.status == 200, url
         return await answer.read()
-
-
-ENCODERS = "x-encoder-hosts-ports"
-
-
-def with_media(text, *seen):
-    """Return a chat with an image for each name in `seen`, or with sound for a name in capitals."""
-    parts = [{"type": "text", "text": text}]
-    for name in seen:
-        if name.isupper():
-            parts.append({"type": "input_audio", "input_audio": {"data": name, "format": "wav"}})
-        else:
-            parts.append({"type": "image_url", "image_url": {"url": f"https://x/{name}.png"}})
-    return {"model": "m", "messages": [{"role": "user", "content": parts}]}
-
-
-@pytest.mark.parametrize("shape", ["sidecar", "standalone", "gateway", "full-duplex"])
-async def test_the_sidecar_gets_an_encoder_for_each_image_and_none_for_text(gateway, http, shape):
-    p, d, *encoders = [await gateway.upstream() for _ in range(5)]
-    roles = {p.address: "prefill", d.address: "decode"}
-    write(gateway, **roles, **{e.address: "encode" for e in encoders})
-    runner = await gateway.picker(routing={"apart": "threshold", "apart_tokens": 10**6})
-    url = (await gateway.envoy(shape)).url()
-    bodies = [
-        chat("no image"),
-        with_media("two images and a sound", "cat", "dog", "PURR"),
-        with_media("one of them", "dog"),
-    ]
-    for body in bodies:
-        answer = await ask(http, url, body, **{ENCODERS: "10.9.9.9:1"})
-        assert answer.headers["x-upstream"] == d.address
-    none, three, one = [request.headers.getall(ENCODERS, []) for request in d.asked]
-    assert none == []
-    (three,), (one,) = three, one
-    assert set(three.split(",")) == {e.address for e in encoders}, (
-        "an encoder each, as all are idle"
-    )
-    assert one in three.split(",")
-    assert [orjson.loads(request.body) for request in d.asked] == bodies
-    assert not any(e.asked for e in encoders)
-    shown = await decided(http, gateway, answer)
-    assert shown["encoders"] == [one]
-    assert f"are encoded at {one}." in shown["sentence"]
-    await eventually(lambda: not runner.picker.table.in_flight.any())
-    assert not runner.picker.table.visiting.any()
-
-
-async def decided(http, gateway, answer):
-    decision = answer.headers["x-laar-decision-id"]
-    return orjson.loads(await fetched(http, gateway.url("admin", f"/decisions/{decision}")))

@@ -37,7 +37,6 @@ OTHER: dict[str, Any] = {
     "accuracy.capability": "capability.json",
     "accuracy.compare": "capability.json",
     "accuracy.online": False,
-    "accuracy.signs": True,
     "accuracy.outcomes_token_file": "token",
     "prefix.enabled": False,
     "prefix.max_bytes": 1 << 20,

@@ -26,9 +26,6 @@ MAX_REPORTERS = 16
 """Maximum number of named reporters; a service that checks answers is one reporter. Others are
 treated as unnamed until the outcomes of an earlier reporter are forgotten."""
 
-SIGNS = "(signs)"
-"""The reporter name of weak outcomes (`laar.accuracy.signs`)."""
-
 UNNAMED = ""
 """The reporter name of all reports that give none."""
 

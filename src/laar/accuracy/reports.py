@@ -23,14 +23,10 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from laar.accuracy.features import Features
 from laar.accuracy.online import OnlineOutcomes
-from laar.accuracy.reporters import SIGNS
-
-if TYPE_CHECKING:
-    from laar.accuracy.signs import Sign, Signs
 
 MAX_PENDING = 50_000
 """Maximum number of decisions remembered (30 MB): minutes at 100 per second; drops the oldest."""
@@ -72,8 +68,6 @@ class Answered(NamedTuple):
 _MOST_ALIKE = 8
 """Number of attempts remembered per request and list of tried models; a retry may follow any."""
 
-_AT_ONCE_S = 60.0  # repeating the question within this time after an answer shows dissatisfaction
-
 _Link = tuple[Hashable, tuple[str, ...]]
 """A request, and the models tried on it."""
 
@@ -93,9 +87,6 @@ class _Decision:
     correct: bool | None = None
     answered: bool = True
     refused: bool = False
-    sign: Sign | None = None
-    session: Hashable = None
-    before: str | None = None
 
 
 class OutcomeReports:
@@ -108,11 +99,8 @@ class OutcomeReports:
         self.pass_on: Callable[[str, bool, str], bool] = lambda *_report: False
         """Forwards a report on an unknown decision to its picker; False if there is none."""
         self._online = online
-        self.signs: Signs | None = None
-        """The reliability of signs in answers; None if signs are not used."""
         self._decisions: OrderedDict[str, _Decision] = OrderedDict()
         self._latest: dict[_Link, list[str]] = {}
-        self._turns: dict[Hashable, str] = {}
         self.verdicts: Counter[Verdict] = Counter()
         self.retries: Counter[Verdict] = Counter()
         """How the failures implied by retries were handled."""
@@ -132,7 +120,6 @@ class OutcomeReports:
         policy: str = "",
         now: float = 0.0,
         adapter: str = "",
-        session: Hashable = None,
     ) -> None:
         """Remember a decision, so that its outcome can be reported.
 
@@ -147,7 +134,6 @@ class OutcomeReports:
             now: seconds, monotonic.
             adapter: the requested LoRA adapter of the model. Outcomes belong to the adapter; its
                 failures are no evidence about the model.
-            session: equal for the turns of one conversation; None if unknown.
         """
         if len(self._decisions) >= MAX_PENDING:
             self._forget(next(iter(self._decisions)))
@@ -157,13 +143,9 @@ class OutcomeReports:
             previous = self._followed((request, known)) if known else None
             link = (request, (*known, model))
             self._link(link, decision_id)
-        decision = self._decisions[decision_id] = _Decision(
+        self._decisions[decision_id] = _Decision(
             model, features, known, previous, link, tenant, policy, adapter, now
         )
-        if session is not None and self.signs is not None:
-            decision.session, decision.before = session, self._turns.get(session)
-            self._turns[session] = decision_id
-            self._went_on(decision, self.signs, now)
 
     def moved(self, decision_id: str, model: str) -> None:
         """Record that a model other than the chosen one answered: Envoy retried on its own."""
@@ -181,46 +163,6 @@ class OutcomeReports:
         decision = self._decisions.get(decision_id)
         if decision is not None:
             decision.latency_s = latency_s
-
-    def signed(self, decision_id: str, sign: Sign, now: float) -> None:
-        """Record the sign in a complete answer: a weak outcome, unless an outcome was reported."""
-        decision = self._decisions.get(decision_id)
-        if self.signs is None or decision is None:
-            return
-        before = self._decisions.get(decision.before or "")
-        decision.sign = self.signs.after(sign, None if before is None else before.sign)
-        self._shown(decision, decision.sign, self.signs, now)
-
-    def _went_on(self, decision: _Decision, signs: Signs, now: float) -> None:
-        """Record a turn as a sign of how good the previous answer was."""
-        before = self._decisions.get(decision.before or "")
-        if before is None or before.latency_s is None or not before.answered or decision.tried:
-            return
-        asked, link = decision.link, before.link
-        again = asked is not None and link is not None and asked[0] == link[0]
-        if not again or now - before.at_s - before.latency_s < _AT_ONCE_S:
-            self._shown(before, signs.of_turn(again=again), signs, now)
-
-    def _shown(self, decision: _Decision, sign: Sign, signs: Signs, now: float) -> None:
-        """Learn a sign's reliability from the reported outcome, or record a weak outcome."""
-        model = decision.adapter or decision.model
-        if decision.correct is not None:
-            signs.learn(model, sign, correct=decision.correct)
-            return
-        if self._wrong(decision):
-            return  # retries are of harder questions, which signs do not account for
-        expected = self._online.probabilities((model,), decision.features, now).item()
-        correct, weight, offset = signs.weak(model, sign, expected)
-        self._online.observe(
-            model,
-            decision.features,
-            correct,
-            now,
-            weight=weight,
-            offset=offset,
-            tenant=decision.tenant,
-            reporter=SIGNS,
-        )
 
     def failed(self, decision_id: str, *, refused: bool) -> None:
         """Record that no answer was completed, so that a retry does not mean it was wrong.
@@ -297,8 +239,6 @@ class OutcomeReports:
             return Verdict.REPEATED if decision.correct == correct else Verdict.CONTRADICTORY
         decision.correct = correct
         self.on_verdict(decision_id, correct)
-        if self.signs is not None and decision.sign is not None:
-            self.signs.learn(decision.adapter or decision.model, decision.sign, correct=correct)
         taken = self._online.observe(
             decision.adapter or decision.model,
             decision.features,
@@ -313,8 +253,6 @@ class OutcomeReports:
     def _forget(self, decision_id: str) -> None:
         decision = self._decisions.pop(decision_id)
         self._unlink(decision_id, decision)
-        if self._turns.get(decision.session) == decision_id:
-            del self._turns[decision.session]
 
     def _unlink(self, decision_id: str, decision: _Decision) -> None:
         link = decision.link

@@ -9,7 +9,7 @@ prefiller, the second cheapest is used for it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -21,13 +21,6 @@ ApartRule = Literal["by-cost", "never", "always", "threshold"]
 
 _APIS = frozenset({Api.CHAT, Api.COMPLETIONS})
 """APIs whose requests llm-d's sidecar splits; it passes all others to its own engine."""
-
-
-class Encoder(NamedTuple):
-    """The endpoint that encodes one image, sound or video for the endpoint that answers."""
-
-    slot: int
-    address: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -113,8 +106,8 @@ def may_be_apart(request: Request) -> bool:
 
     A request for an object that an engine stores is not split: only that engine has it.
     """
-    stays = request.prefill_in_place or request.shadow or request.response_id or request.stored_ids
-    return request.api in _APIS and not stays
+    stays = request.prefill_in_place or request.shadow
+    return request.api in _APIS and not (stays or request.response_id or request.conversation_id)
 
 
 def cheapest(cost: Floats, prefillers: Prefillers, slots: Slots) -> Slots:

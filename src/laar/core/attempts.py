@@ -39,7 +39,6 @@ class Attempts:
             return
         now = decision.now if served_at is None else served_at
         name = decision.rewrite or decision.request.model
-        wakes = view.wake_s is not None and view.wake_s[decision.position] > 0
         attempt = flight.attempt = health.sent(
             flight.slot,
             flight.model,
@@ -49,13 +48,13 @@ class Attempts:
             now=now,
             rtt_s=float(view.rtt_s[decision.position]),
             trial=decision.trial and timed,
-            timed=timed and not wakes,  # waking up is not slowness
+            timed=timed,
             name="" if name in decision.settings.aliases else name,  # alias: the main model
         )
         flight.read = health.wants_read(attempt, now)
 
     def begin_helper(self, decision: Decision, slot: int, now: float) -> None:
-        """Begin the attempt at a prefiller or encoder; if it is excluded, this is its trial."""
+        """Begin the attempt at a prefiller; if it is excluded, this is its trial."""
         attempt = self._health.sent(
             slot,
             decision.model,
@@ -112,7 +111,7 @@ class Attempts:
         return kind
 
     def helped(self, decision: Decision, now: float) -> None:
-        """Record that the prefiller and encoders of a request have finished."""
+        """Record that the prefiller of a request has finished."""
         for attempt in decision.flight.helpers:
             self._health.answering(attempt, now)
             self._health.replied(attempt, Reply(status=200, found=GOOD), now)

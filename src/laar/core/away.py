@@ -154,5 +154,5 @@ def may_come(error: RequestError, request: Request) -> bool:
 
     A removed endpoint may come back, but without the objects it stored.
     """
-    any_would_do = request.subset is None and not (request.response_id or request.stored_ids)
+    any_would_do = request.subset is None and not (request.response_id or request.conversation_id)
     return error.reason in _MAY_COME and any_would_do

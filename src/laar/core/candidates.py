@@ -15,8 +15,8 @@ from laar.core.apart import Prefillers
 from laar.core.away import is_away
 from laar.core.catalog import no_such_model
 from laar.core.decision import DirectorSettings
-from laar.core.endpoints import WAKE_TIMEOUT_S, EndpointTable, Floats, Slots
-from laar.core.filters import awake, reachable, unless_none, unsaturated, wakeable
+from laar.core.endpoints import EndpointTable, Floats, Slots
+from laar.core.filters import awake, reachable, unless_none, unsaturated
 from laar.core.request import GENERATES, Request
 from laar.core.roundtrip import fresh_rtt
 from laar.errors import RequestError
@@ -44,7 +44,6 @@ class Group:
         health: health's version at that time.
         standing: the health of the candidates.
         prefillers: the endpoints that may prefill for them; None if there are none.
-        encoders: the endpoints that may encode images for them; None if there are none.
         weights: key under which the name's prefixes are cached (`EndpointTable.weights`).
         on_trial: the last candidate is excluded, and the request would be its trial.
     """
@@ -62,7 +61,6 @@ class Group:
     health: int
     standing: Standing
     prefillers: Prefillers | None = None
-    encoders: Slots | None = None
     weights: str = ""
     on_trial: bool = False
 
@@ -125,14 +123,14 @@ class Candidates:
             able = able[np.isin(able, named)]
         if generates is not None and (not model or model in self._aliases):
             able = unless_none(able, table.generates[able] == generates)
-        prefillers, encoders = able[table.prefills[able]], able[table.encodes[able]]
+        prefillers = able[table.prefills[able]]
         able = able[table.takes[able]]
         if not len(able):
             raise RequestError(
                 503, "no-candidates", "no endpoint may serve this request", retry_after_s=1
             )
         reached = unless_none(able, reachable(table, able))
-        reached = reached[awake(table, reached, now) | wakeable(table, reached)]
+        reached = reached[awake(table, reached, now)]
         if not len(reached):
             raise RequestError(
                 503,
@@ -140,8 +138,6 @@ class Candidates:
                 "every engine that may serve this request is asleep and must be woken",
                 retry_after_s=1,
             )
-        # If an engine could not be woken, a request sent to it may wait forever.
-        reached = unless_none(reached, table.wake_s[reached] <= WAKE_TIMEOUT_S)
         slots = unless_none(reached, unsaturated(table, reached, self._max_waiting, now))
         records, rtt_s = self._health.records, _round_trips(table, slots, now)
         standing = standing_of(records, slots.tolist(), self._names(slots), now)
@@ -167,17 +163,14 @@ class Candidates:
         )
         if len(prefillers):
             group.prefillers = self._prefillers(group, prefillers, now)
-        if len(encoders):
-            slots, _ = self._helpers(group, encoders, now)
-            group.encoders = slots if len(slots) else None
         return group
 
     def _names(self, slots: Slots) -> list[str]:
         models = self._table.models
         return [models[at] for at in self._table.model_id[slots].tolist()]
 
-    def _helpers(self, group: Group, slots: Slots, now: float) -> tuple[Slots, Floats]:
-        """Return the prefillers or encoders that may be used, and P(answers) of each."""
+    def _prefillers(self, group: Group, slots: Slots, now: float) -> Prefillers | None:
+        """Return the endpoints that may prefill; if none may, no request is split."""
         table = self._table
         slots = slots[reachable(table, slots) & awake(table, slots, now)]
         slots = slots[unsaturated(table, slots, self._max_waiting, now)]
@@ -187,13 +180,9 @@ class Candidates:
         group.until = min(group.until, standing.until)
         if standing.kept is not None:
             slots = slots[standing.kept]
-        return slots, np.ones(len(slots)) if standing.answers is None else standing.answers
-
-    def _prefillers(self, group: Group, slots: Slots, now: float) -> Prefillers | None:
-        """Return the endpoints that may prefill; if none may, no request is split."""
-        table, (slots, answers) = self._table, self._helpers(group, slots, now)
         if not len(slots):
             return None
+        answers = np.ones(len(slots)) if standing.answers is None else standing.answers
         own, kv_group = table.kv_group[group.slots], table.kv_group[slots]
         own[~(table.fetches[group.slots] & np.isin(own, kv_group))] = -1
         return Prefillers(slots=slots, kv_group=kv_group, kv_group_of=own, answers=answers)

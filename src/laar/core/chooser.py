@@ -18,7 +18,7 @@ import xxhash
 from laar.accuracy.assessor import PlainAssessor
 from laar.accuracy.retry import parse_tried, with_model
 from laar.core.adapters import Adapters
-from laar.core.apart import Encoder, Prefiller, may_be_apart
+from laar.core.apart import Prefiller, may_be_apart
 from laar.core.attempts import kinds_of, traits
 from laar.core.candidates import Candidates, Group
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
@@ -26,12 +26,12 @@ from laar.core.eligible import Eligible, able_to_take, in_all, prefer
 from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.engines import Engines
 from laar.core.exploring import Explorer
-from laar.core.filters import awake, fresh, unless_none
+from laar.core.filters import fresh
 from laar.core.guards import Faults
 from laar.core.interfaces import Assessor, Fault, Room, View, WeightSource
 from laar.core.needs import Needs
 from laar.core.policy import Policy
-from laar.core.prefiller import choose_encoders, choose_prefiller
+from laar.core.prefiller import choose_prefiller
 from laar.core.request import Api, Request
 from laar.core.stored import StoredObjects, not_stored
 from laar.core.views import view_of
@@ -152,9 +152,6 @@ class Chooser:
         prefiller = None
         if view.apart is not None:
             prefiller = choose_prefiller(view, at)
-        encoders = tuple[Encoder, ...]()
-        if group.encoders is not None:
-            encoders = choose_encoders(view, group.encoders, slot)
         once = False
         # If all endpoints are failing, no request is blamed: one of them may have recovered.
         if health.culprits and not group.standing.all_failing:
@@ -167,7 +164,7 @@ class Chooser:
         fallbacks: tuple[str, ...] = ()
         if not once:
             fallbacks = self._fallbacks(
-                group, group.slots, order, served, prefiller, encoders, fits=view.fits
+                group, group.slots, order, served, prefiller, fits=view.fits
             )
         return Decision(
             id=new_id(),
@@ -188,7 +185,6 @@ class Chooser:
             tokens=tokens,
             uncached_tokens=tokens - view.cached_tokens.item(at) if prefiller is None else 0.0,
             prefiller=prefiller,
-            encoders=encoders,
             view=view,
             scores=scores,
             eligible=eligible,
@@ -216,7 +212,7 @@ class Chooser:
         `fitting` are addresses of earlier candidates, and the only ones to consider.
         """
         subset = fitting or request.subset
-        if fitting is None and (request.response_id or request.stored_ids):
+        if fitting is None and (request.response_id or request.conversation_id):
             subset = self.stored.subset(request)
         group = self.candidates.of(request, subset, now)
         if request.response_id and subset is request.subset and len(group.able) > 1:
@@ -233,9 +229,10 @@ class Chooser:
             self.ignored_tried += ignored
         if group.standing.trials and not request.shadow:
             group = self.candidates.with_trial(group, earlier, now)
-        has_helpers = group.prefillers is not None or group.encoders is not None
-        if has_helpers and (self.settings.apart == "never" or not may_be_apart(request)):
-            group = replace(group, prefillers=None, encoders=None)
+        if group.prefillers is not None and (
+            self.settings.apart == "never" or not may_be_apart(request)
+        ):
+            group = replace(group, prefillers=None)
         return group, earlier
 
     def _rank(
@@ -262,8 +259,6 @@ class Chooser:
             refusing = health.records.refusals.refusing(group.models, kinds, view.now)
             prefer(eligible, "refuses", ~np.isin(view.slots, list(refusing)))
         on_trial = group.on_trial and all(mask[-1] for mask in eligible.values())
-        if view.wake_s is not None and view.terms is None:
-            prefer(eligible, "asleep", view.wake_s == 0.0)
         if self.settings.retries == NEW_MODEL and view.request.tried:
             times, may = view.times_tried, in_all(eligible)
             least = (times if may is None else times[may]).min()
@@ -294,11 +289,10 @@ class Chooser:
         """Choose the least loaded of some random endpoints, as there is no prompt to price.
 
         Requests of all kinds count as load, since they share the engine.
-        A tenant's files and batches go to the same endpoint, by rendezvous hashing, so that a later
-        request finds all of them there, even through a picker that has forgotten the ids.
+        A tenant's files and batches go to the same endpoint, by rendezvous hashing, so that later
+        requests of the tenant find all of them there, through any picker.
         """
-        table, tenant = self.table, request.tenant
-        slots = unless_none(group.slots, awake(table, group.slots, now))
+        table, tenant, slots = self.table, request.tenant, group.slots
         if request.by_tenant:
             keys = (f"{tenant}\n{table.spec(slot).address}".encode() for slot in slots.tolist())
             hashes = list(map(xxhash.xxh3_64_intdigest, keys))
@@ -374,17 +368,15 @@ class Chooser:
         order: Sequence[int],
         served: str,
         prefiller: Prefiller | None = None,
-        encoders: tuple[Encoder, ...] = (),
         *,
         fits: Mask | None = None,
     ) -> tuple[str, ...]:
         """Return the fallbacks, best first: endpoints that serve the model in the body, if any.
 
         Endpoints that are only doubted come last. Those that the request does not fit are omitted,
-        as their refusal would be final, and sleeping engines, as nothing would wake them. Envoy
-        retries with the same headers, so fallbacks must share the first endpoint's rank, key and
-        base path. With a prefiller or encoders, they must also share its model, and exclude the
-        prefiller.
+        as their refusal would be final. Envoy retries with the same headers, so fallbacks must
+        share the first endpoint's rank, key and base path. With a prefiller, they must also share
+        its model, and exclude the prefiller.
         """
         table, found = self.table, list[str]()
         by_slot = table.by_slot
@@ -404,9 +396,7 @@ class Chooser:
             way, first_way = spec.way, first.way
             if (way.base, way.key) != (first_way.base, first_way.key):
                 continue
-            if table.asleep[slot] and not awake(table, np.array([slot]), group.at):
-                continue
-            if (prefiller or encoders) and spec.models[0] != first.models[0]:
+            if prefiller and spec.models[0] != first.models[0]:
                 continue
             if prefiller is None or slot != prefiller.slot:
                 found.append(spec.address)

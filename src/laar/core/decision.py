@@ -5,11 +5,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
-from laar.core.apart import ApartRule, Encoder, Prefiller
+from laar.core.apart import ApartRule, Prefiller
 from laar.core.eligible import Eligible
 from laar.core.endpoints import Floats
 from laar.core.engines import Began
@@ -19,9 +19,6 @@ from laar.core.request import Request
 from laar.declaring import FIXED, Applies
 from laar.health import Attempt
 from laar.prefix.index import Receipt
-
-if TYPE_CHECKING:
-    from laar.accuracy.signs import Sign
 
 Retries = Literal["as-scored", "new-model"]
 NEW_MODEL: Retries = "new-model"
@@ -142,7 +139,7 @@ class InFlight:
         admitted: flow control counts the request until it ends.
         prefill_receipt: the prompt's entry in the prefix index at its prefiller.
         prefill_began: the engines' record of the request at its prefiller.
-        helpers: health's records of the attempts at its prefiller and its encoders.
+        helpers: health's records of the attempts at its prefiller.
         compared: what another policy would have chosen; None if it was not asked.
     """
 
@@ -193,8 +190,6 @@ class Decision:
         uncached_tokens: prompt tokens that the endpoint itself has to prefill.
         prefiller: endpoint that prefills the prompt for the chosen endpoint; None if that does so
             itself.
-        encoders: endpoints that encode the prompt's images, sound and videos, in their order; empty
-            if the chosen endpoint does so itself.
         view: the view that the scorers saw; None if the body is not read.
         scores: scores of the view's candidates.
         eligible: which of them could be chosen.
@@ -224,7 +219,6 @@ class Decision:
     tokens: float = 0.0
     uncached_tokens: float = 0.0
     prefiller: Prefiller | None = None
-    encoders: tuple[Encoder, ...] = ()
     view: View | None = None
     scores: Floats | None = None
     eligible: Eligible = field(default_factory=dict)
@@ -253,7 +247,6 @@ class Completion:
         completion_tokens: the engine's count for the answer, if the answer was read.
         cached_tokens: prompt tokens found in the engine's cache, if it reports them.
         error: an error was found in an answer with a success status, if it was read.
-        sign: evidence of correctness in the answer; None if it was not read to its end.
     """
 
     status: int | None
@@ -264,7 +257,6 @@ class Completion:
     completion_tokens: int | None = None
     cached_tokens: int | None = None
     error: InitVar[bool] = False
-    sign: Sign | None = None
     ok: bool = field(init=False)
     """Whether the endpoint accepted the request, and its answer is neither an error nor useless.
 

@@ -146,7 +146,7 @@ class Director(Chooser):
         self.table.chosen[decision.slot] = self.table.decisions
         run_steps(self._on_placed, self.degraded, decision, now)
         self.table.reserve(decision.slot, decision.tokens, decision.uncached_tokens)
-        if decision.prefiller is not None or decision.encoders:
+        if decision.prefiller is not None:
             self._begin_prefill(decision, now)
         if flight.adapter:
             self.adapters.sent(flight.slot, flight.adapter)
@@ -239,7 +239,7 @@ class Director(Chooser):
         if flight.attempt is not None and flight.attempt.useless:
             end.ok = False  # learn no more from it than from a refusal
         run_steps(self._on_end, self.degraded, decision, end)
-        if not flight.answering and (decision.prefiller is not None or decision.encoders):
+        if not flight.answering and decision.prefiller is not None:
             self._end_prefill(decision, decision.now + end.latency_s, ok=False)
         self._release(decision)
         run_steps(self._on_released, self.degraded, decision, end)
@@ -255,29 +255,22 @@ class Director(Chooser):
                 flight.traced_as = held.expect(self.new_id(), flight.slot, chain, decision.tokens)
 
     def _begin_prefill(self, decision: Decision, now: float) -> None:
-        """Count the prompt at its prefiller, and its images, sound and videos at their encoders."""
+        """Count the prompt at its prefiller."""
         view, flight, attempt = decision.view, decision.flight, self.degraded.attempt
-        helpers = {encoder.slot for encoder in decision.encoders}
         if (prefiller := decision.prefiller) is not None and view is not None:
             slot = prefiller.slot
-            helpers.add(slot)
             if self.prefixes is not None and view.chain is not None:
                 insert = self.prefixes.insert
                 flight.prefill_receipt = attempt("prefixes", insert, slot, view.chain, now)
             flight.prefill_began = attempt("learning", self.engines.began, prefiller.began, now)
             self.table.visit(slot, decision.tokens, prefiller.uncached_tokens)
-        for encoder in decision.encoders:
-            self.table.visit(encoder.slot, 0.0, 0.0)
-        for slot in helpers:
             attempt("health", self._attempts.begin_helper, decision, slot, now)
 
     def _end_prefill(self, decision: Decision, now: float, *, ok: bool) -> None:
-        """Remove the prompt from its prefiller's and encoders' counts: they are done with it.
+        """Remove the prompt from its prefiller's counts: it is done with it.
 
         `ok` is true if a good answer has just begun.
         """
-        for encoder in decision.encoders:
-            self.table.leave(encoder.slot, 0.0, 0.0)
         if (prefiller := decision.prefiller) is not None:
             self.degraded.attempt("learning", self._feedback.prefill_ended, decision, now, ok=ok)
             self.table.leave(prefiller.slot, decision.tokens, prefiller.uncached_tokens)

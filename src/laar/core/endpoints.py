@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from laar.core.away import AwayNames
 from laar.core.membership import (
-    ENCODE,
     FETCH,
     PREFILL,
     TASK_LABEL,
@@ -47,9 +46,8 @@ class Reading:
     size of the KV cache. `adapters` are those of running requests, `max_adapters` how many may run
     concurrently. `restarted` is true when counters ran backwards since the last scrape: the engine
     restarted, and its cache is empty. `started_s` is its start time by its own clock. `refused`
-    counts the requests it refused since the last scrape because its queue was full. `asleep` is 0
-    for an engine that is awake, `OFFLOADED` if it sleeps with its weights in the host's memory, 2
-    if it sleeps in any other way. `has_tiers` is true if the engine has fetched cached tokens from
+    counts the requests it refused since the last scrape because its queue was full. `asleep` is 1
+    for an engine that sleeps. `has_tiers` is true if the engine has fetched cached tokens from
     memory behind its KV cache, or has some there; `host_tokens` is that memory's size. `work` is
     the sum of counters that any work increments.
     """
@@ -71,15 +69,6 @@ class Reading:
     work: float = math.nan
 
 
-OFFLOADED = 1.0
-"""Value of `Reading.asleep` for an engine that is ready as soon as its weights are copied back. An
-engine that sleeps in any other way must first load its weights or end a pause."""
-WAKE_S = 6.0
-"""Seconds that waking an engine is assumed to take until it is measured: the longest of the 0.1 to
-6 s that vLLM's authors report (https://blog.vllm.ai/2025/10/26/sleep-mode.html)."""
-WAKE_TIMEOUT_S = 60.0
-"""Timeout of a wake-up: ten times the longest that vLLM's authors measured. An engine that
-could not be woken has a longer `wake_s`, and gets requests only if no other endpoint is left."""
 RETURNS_S = 60.0
 """Seconds for which a removed endpoint keeps its slot. Sources that are wrong are so briefly."""
 _FIRST_CAPACITY = 16
@@ -92,18 +81,15 @@ _COUNTERS = (*COUNTED, "visiting", "chosen", "failures", "asleep", "has_tiers")
 _FIRST_VALUES = {
     **dict.fromkeys(_UNKNOWN, math.nan),
     **dict.fromkeys(_COUNTERS, 0.0),
-    "wake_s": WAKE_S,
     "model_id": -1,
     "kv_group": -1,
     "window_tokens": math.inf,
     "generates": True,
     "takes": True,
     "prefills": False,
-    "encodes": False,
     "fetches": False,
-    "may_wake": False,
 }
-"""Values of a free slot's columns, and initially of its next endpoint's. The last nine are derived
+"""Values of a free slot's columns, and initially of its next endpoint's. The last seven are derived
 from its spec."""
 
 
@@ -117,10 +103,10 @@ class EndpointTable(Names):
     answers have not begun. `in_flight` counts requests, `visiting` this picker's requests that are
     only prefilled there, for another endpoint, and `failures` consecutive failed probes (infinite
     after a refused connection). `decisions` counts this picker's decisions, and `chosen` is the
-    number of the latest one for the endpoint, or 0. `wake_s` is the time in seconds to wake the
-    engine; `has_tiers` is 1 if it has memory behind its cache. `model_id` indexes `models`, the
-    distinct first names. The `COUNTED` columns are the rows of `counted`; `elsewhere` is the part
-    of them that other pickers have in flight, 0 for a lone picker.
+    number of the latest one for the endpoint, or 0. `has_tiers` is 1 if it has memory behind its
+    cache. `model_id` indexes `models`, the distinct first names. The `COUNTED` columns are the rows
+    of `counted`; `elsewhere` is the part of them that other pickers have in flight, 0 for a lone
+    picker.
 
     Not thread-safe: one event loop, or one simulation, owns it.
     """
@@ -140,7 +126,6 @@ class EndpointTable(Names):
     chosen: Floats
     failures: Floats
     asleep: Floats
-    wake_s: Floats
     has_tiers: Floats
     model_id: Slots
     kv_group: Slots
@@ -153,12 +138,8 @@ class EndpointTable(Names):
     """Whether the endpoint accepts clients' requests, by slot."""
     prefills: Mask
     """Whether the endpoint prefills prompts for others, by slot."""
-    encodes: Mask
-    """Whether the endpoint encodes images, sound and videos, by slot."""
     fetches: Mask
     """Whether the endpoint can fetch KV of prompts prefilled elsewhere, by slot."""
-    may_wake: Mask
-    """Whether the picker may wake the endpoint's engine, by slot."""
 
     def __init__(self) -> None:
         self.capacity = 0
@@ -182,8 +163,6 @@ class EndpointTable(Names):
         None for a lone picker."""
         self.windowed = False
         """Whether any endpoint's window is known."""
-        self.wakes = False
-        """Whether the picker may wake any engine."""
         self.active: Slots = np.empty(0, np.intp)
         self.decisions = 0
         self.readings = 0
@@ -314,8 +293,6 @@ class EndpointTable(Names):
             )
             self.takes[slot] = spec.takes_requests
             self.prefills[slot], self.fetches[slot] = spec.role in PREFILL, spec.role in FETCH
-            self.may_wake[slot], self.encodes[slot] = spec.may_be_woken, spec.role in ENCODE
-        self.wakes = any(spec.may_be_woken for spec in specs.values())
         self.active = np.array(list(specs), np.intp)
         self.windowed = bool(np.isfinite(self.window_tokens[self.active]).any())
 
@@ -382,12 +359,6 @@ class EndpointTable(Names):
     def is_idle(self, slot: int) -> bool:
         """Return whether nothing confirms the load that an endpoint's metrics page shows."""
         return slot in self._pages and self._pages[slot].is_idle
-
-    def woken(self, address: str, wake_s: float) -> None:
-        """Store how many seconds waking an engine took: over `WAKE_TIMEOUT_S` if it failed."""
-        for slot in self.named(address):
-            self.wake_s[slot] = wake_s
-            self.readings += 1
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
         """Store a probe's round trip; None if it failed, infinity if the connection was refused."""

@@ -8,9 +8,7 @@ alarming readings must never lock out a fleet.
 
 from __future__ import annotations
 
-import numpy as np
-
-from laar.core.endpoints import OFFLOADED, EndpointTable, Mask, Slots
+from laar.core.endpoints import EndpointTable, Mask, Slots
 
 MAX_FAILURES = 3
 """Consecutive failed probes after which an endpoint is excluded. One may be chance, but not three
@@ -43,13 +41,6 @@ def fresh(table: EndpointTable, slots: Slots, now: float) -> Mask:
 def awake(table: EndpointTable, slots: Slots, now: float) -> Mask:
     """Return the candidates except those that are asleep according to a fresh reading."""
     keep: Mask = (table.asleep[slots] == 0.0) | ~fresh(table, slots, now)
-    return keep
-
-
-def wakeable(table: EndpointTable, slots: Slots) -> Mask:
-    """Return the candidates whose engines sleep with offloaded weights and may be woken."""
-    can_wake = table.may_wake[slots] & (table.wake_s[slots] < np.inf)
-    keep: Mask = can_wake & (table.asleep[slots] == OFFLOADED)
     return keep
 
 

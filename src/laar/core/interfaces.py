@@ -68,9 +68,8 @@ class View:
         again: text evicted for this prompt that will be requested again, as a share of the
             prompt's uncached part; None if every cache has room.
         answers: P(the endpoint answers); None while all are healthy.
-        load_s: seconds until the requested adapter is loaded and the engine awake; None if all are
-            ready.
-        wake_s: the part of `load_s` until the engine is awake; None if all are.
+        load_s: seconds until the requested adapter is loaded; None if it is loaded
+            everywhere.
         apart: the endpoints that may prefill for a candidate; None if there are none.
         chain: the prompt's prefixes; None if no prefixes are recorded.
         fetched_tokens: number of tokens whose prefill takes as long as fetching the text cached
@@ -106,7 +105,6 @@ class View:
     again: Floats | None = None
     answers: Floats | None = None
     load_s: Floats | None = None
-    wake_s: Floats | None = None
     apart: Apart | None = None
     chain: Chain | None = None
     fetched_tokens: Floats | None = None

@@ -26,9 +26,6 @@ TASK_LABEL = "laar.dev/task"
 ROLE_LABEL = "llm-d.ai/role"
 """Label for an endpoint's role in disaggregated prefill, with llm-d's values."""
 
-WAKE_LABEL = "laar.dev/wake"
-"""Label for an engine that the picker may wake when it sleeps; its value is ``true``."""
-
 SYSTEM_CA = "system"
 """Value given instead of a PEM file to use the system's CAs."""
 
@@ -39,9 +36,6 @@ PREFILL = frozenset(
 
 FETCH = frozenset({"decode", "prefill-decode", "encode-prefill-decode", "both"})
 """Roles of endpoints that can fetch the KV of prompts prefilled elsewhere."""
-
-ENCODE = frozenset({"encode", "encode-prefill", "encode-prefill-decode"})
-"""Roles of endpoints that encode images, sound and videos, for themselves or for others."""
 
 _FOR_OTHERS = frozenset({"encode", "prefill", "encode-prefill"})
 
@@ -149,11 +143,6 @@ class EndpointSpec:
     def role(self) -> str:
         """Its role in disaggregated prefill; empty for an ordinary endpoint."""
         return self.labels.get(ROLE_LABEL, "")
-
-    @property
-    def may_be_woken(self) -> bool:
-        """Whether the picker may wake its engine."""
-        return self.labels.get(WAKE_LABEL) == "true"
 
     @property
     def pools(self) -> Sequence[str]:

@@ -83,8 +83,8 @@ class Request:
             use; empty if none.
         response_id: id of the stored answer that it continues or fetches; empty if none. Only the
             endpoint that gave that answer has it.
-        stored_ids: ids of conversations, files and batches that it refers to; those that no
-            endpoint is known to store are ignored.
+        conversation_id: id of the stored conversation that it refers to; ignored if no endpoint is
+            known to store it.
         by_tenant: whether it stores or lists files or batches; a tenant's are all at one endpoint.
         ttft_objective_s: objective for the first token, from ``x-slo-ttft-ms``; None if not set.
         pool: pool that the gateway's route selects; empty means all endpoints.
@@ -120,7 +120,7 @@ class Request:
     policy: str = ""
     session: str = ""
     response_id: str = ""
-    stored_ids: tuple[str, ...] = ()
+    conversation_id: str = ""
     by_tenant: bool = False
     ttft_objective_s: float | None = None
     pool: str = ""

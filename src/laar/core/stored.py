@@ -1,10 +1,9 @@
-"""What endpoints store from earlier requests: answers, files, and session contexts.
+"""What endpoints store from earlier requests: answers, conversations, and session contexts.
 
-In the Responses API, answers are continued and fetched by id; other APIs store conversations, files
-and batches. Engines do not share them, so a request that uses one can be served only by the engine
-that stores it. If the picker does not know an answer's id, it cannot guess, so it forwards the
-request only if just one endpoint could have stored the answer. Other unknown ids are ignored, since
-engines may share files.
+In the Responses API, answers are continued and fetched by id, and so are conversations. Engines do
+not share them, so a request that uses one can be served only by the engine that stores it. If the
+picker does not know an answer's id, it cannot guess, so it forwards the request only if just one
+endpoint could have stored the answer. Unknown conversations are left to the engines.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class StoredObjects:
         Raises:
             RequestError: 404 if the gateway does not allow that endpoint.
         """
-        names = (request.response_id, *request.stored_ids)
+        names = (request.response_id, request.conversation_id)
         known = next((name for name in names if name in self._kept), None)
         if known is None:
             return request.subset

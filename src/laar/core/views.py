@@ -16,7 +16,6 @@ from laar.accuracy.assessor import PlainAssessor
 from laar.core.apart import Apart
 from laar.core.candidates import Group
 from laar.core.endpoints import Floats, Mask, Slots
-from laar.core.filters import awake
 from laar.core.interfaces import View
 from laar.core.request import Request
 
@@ -88,13 +87,10 @@ def view_of(
             again=None if again is None else again[places],
         )
     tokens = by_model[model_id]
-    load_s = wake_s = None
+    load_s = None
     if weights_of:
         of = chooser.engines.constants(slots)
         load_s = chooser.adapters.price(slots, request.model, float(of.answer_s.mean()))
-    if table.wakes and not (awake_now := awake(table, slots, now)).all():
-        wake_s = np.where(awake_now, 0.0, table.wake_s[slots])
-        load_s = wake_s if load_s is None else load_s + wake_s
     in_flight, queued_tokens = table.in_flight[slots], table.queued_tokens[slots]
     if chooser.engines.paces.any_hasty:
         hasty = chooser.engines.paces.hasty[slots]
@@ -125,7 +121,6 @@ def view_of(
         reported=None if known.reported is None else known.reported[judged],
         answers=standing.answers,
         load_s=load_s,
-        wake_s=wake_s,
         weights=weights,
         chain=chain,
         fetched_tokens=None if fetched is None else fetched[slots] * tokens,

@@ -1,4 +1,4 @@
-"""Send an endpoint one tiny request to see whether it answers, or wake its engine.
+"""Send an endpoint one tiny request to see whether it answers.
 
 `laar doctor` shows the result of `ask`, which also probes an ejected endpoint before a client's
 request does: laar's costs a few tokens, whereas a client's may fail. The response is streamed and
@@ -12,7 +12,6 @@ client's request has to be the trial.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -23,8 +22,7 @@ import orjson
 from laar.core.membership import EndpointSpec
 from laar.core.names import goes_by
 from laar.core.request import Api
-from laar.datalayer.fetching import fault_of, options_for
-from laar.datalayer.interface import Clock
+from laar.datalayer.fetching import options_for
 from laar.datalayer.visits import until_look_s
 from laar.health import Kind, Reply, judge
 from laar.protocol.answers import AnswerReader
@@ -111,23 +109,6 @@ async def ask(session: aiohttp.ClientSession, spec: EndpointSpec) -> Asked:
         return Asked(problem=f"fails: {type(error).__name__}")
 
 
-async def wake(
-    session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock
-) -> tuple[float, str]:
-    """Wake a vLLM engine that runs in development mode; it answers once it is awake.
-
-    Return the seconds until its answer, infinity if it can't be woken; and why it is not awake.
-    """
-    began, url = clock(), spec.url("/wake_up")
-    try:
-        async with session.post(url, allow_redirects=False, **options_for(spec)) as answer:
-            said = "" if answer.status == 200 else f"POST /wake_up answers {answer.status}"
-            took_s = clock() - began if answer.status != 404 else math.inf  # it has no such path
-            return took_s, said
-    except (aiohttp.ClientError, OSError, ValueError) as error:
-        return 0.0, f"POST /wake_up fails: {fault_of(error)}"
-
-
 async def read_answer(answer: aiohttp.ClientResponse, spec: EndpointSpec) -> Reply:
     """Read as much of a response as is needed to judge it."""
     given = media_type(answer.headers.get("content-type", ""))
@@ -143,7 +124,6 @@ async def read_answer(answer: aiohttp.ClientResponse, spec: EndpointSpec) -> Rep
     reader = AnswerReader(
         events=given == "text/event-stream" if given else None,
         api=Api.CHAT if is_readable else Api.OPAQUE,
-        max_tokens=_TOKENS,
     )
     while found is None and len(text) < _MAX_BYTES:
         chunk = await answer.content.readany()
@@ -162,19 +142,14 @@ async def read_answer(answer: aiohttp.ClientResponse, spec: EndpointSpec) -> Rep
     )
 
 
-async def keep_asking(
-    due: Callable[[int], Sequence[Asking]],
-    timeout_s: float = TIMEOUT_S,
-    most: int = MAX_UNDER_WAY,
-) -> None:
-    """Probe or wake endpoints until cancelled.
+async def keep_asking(due: Callable[[int], Sequence[Asking]], most: int = MAX_UNDER_WAY) -> None:
+    """Probe endpoints until cancelled.
 
     Args:
         due: returns up to the given number of requests that are due and not in progress.
-        timeout_s: timeout of each request.
         most: maximum number of requests in flight.
     """
-    async with new_session(timeout_s) as session, asyncio.TaskGroup() as tasks:
+    async with new_session() as session, asyncio.TaskGroup() as tasks:
         under_way: set[asyncio.Task[None]] = set()
         while True:
             for asking in due(most - len(under_way)):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from laar.core.endpoints import OFFLOADED, Reading
+from laar.core.endpoints import Reading
 from laar.core.membership import EndpointSpec
 
 
@@ -43,8 +43,6 @@ class EngineNames:
         started: a gauge with the time at which `worked` started to count.
         refused: a counter of refused requests, and its label for reasons that mean a full queue.
         awake: a gauge that is 0 while an engine sleeps, and its label.
-        offloaded: a gauge that is above 0 while a sleeping engine's weights are in the host's
-            memory, and its label.
         rank: the label with the data-parallel rank, if requests may name a rank.
         ranks_path: path to JSON whose `dp_size` is the number of ranks, if pages may lack ranks.
         path: path of the metrics page.
@@ -67,7 +65,6 @@ class EngineNames:
     started: bytes = b""
     refused: tuple[bytes, bytes] = (b"", b"")
     awake: tuple[bytes, bytes] = (b"", b"")
-    offloaded: tuple[bytes, bytes] = (b"", b"")
     rank: bytes = b""
     ranks_path: str = ""
     path: str = "/metrics"
@@ -94,7 +91,6 @@ ENGINES: Mapping[str, EngineNames] = {
         started=b"vllm:prompt_tokens_created",
         refused=(b"vllm:admission_rejections_total", b'reason="max_num_queued_'),
         awake=(b"vllm:engine_sleep_state", b'sleep_state="awake"'),
-        offloaded=(b"vllm:engine_sleep_state", b'sleep_state="weights_offloaded"'),
         rank=b"engine",
     ),
     # Each scheduler of a group may report, and so may each priority besides the total (`_once`).
@@ -268,7 +264,6 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
     before = before or counters
     kv_usage, host_tokens = _mean(page, names.kv_usage), _total(page, names.host_tokens)
     adapters, max_adapters = _adapters(page, names)
-    asleep = OFFLOADED if _labelled(page, names.offloaded) > 0.0 else 2.0
     reading = Reading(
         waiting=_total(page, names.waiting),
         running=_total(page, names.running),
@@ -281,7 +276,7 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
         restarted=counters.restarted_since(before),
         started_s=counters.started,
         refused=counters.refused_since(before),
-        asleep=asleep if _labelled(page, names.awake) == 0.0 else 0.0,  # all ranks sleep
+        asleep=float(_labelled(page, names.awake) == 0.0),  # all ranks sleep
         has_tiers=host_tokens > 0.0 or _total(page, names.tiers_tokens) > 0.0,
         host_tokens=host_tokens if host_tokens < _MAX_CAPACITY_TOKENS else math.nan,
         work=_finite(sum(v for v in (*counters[:2], _total(page, (names.generated,))) if v == v)),

@@ -90,11 +90,10 @@ def _decision(record: DecisionRecord) -> dict[str, object]:
         "tried_models": decision.tried[:-1],
         "exhausted": decision.exhausted,
     }
-    # Other endpoints that prefill the prompt or encode images, and the LoRA adapter, whose outcomes
-    # do not count for the model; most decisions have none of these.
+    # The endpoint that prefills the prompt, and the LoRA adapter, whose outcomes do not count for
+    # the model; most decisions have neither.
     rare = {
         "prefiller": decision.prefiller and decision.prefiller.address,
-        "encoders": [encoder.address for encoder in decision.encoders],
         "adapter": decision.flight.adapter,
     }
     return fields | {name: value for name, value in rare.items() if value}

@@ -35,10 +35,8 @@ def sentence(record: DecisionRecord) -> str:
 
 
 def _elsewhere(decision: Decision) -> str:
-    """Return what happens before the answer: a wake-up, and who prefills and encodes the prompt."""
+    """Return what happens before the answer: who prefills the prompt."""
     said, at, view = "", decision.position, decision.view
-    if view is not None and view.wake_s is not None and view.wake_s[at]:
-        said += f" It is asleep; waking it takes about {_seconds(float(view.wake_s[at]))}."
     if view is not None and view.apart is not None and view.apart.saved_s is not None:
         saved_s = float(view.apart.saved_s[at])
         if decision.prefiller is not None:
@@ -47,9 +45,6 @@ def _elsewhere(decision: Decision) -> str:
             said += f" {address} prefills the prompt, which {way} than at the endpoint itself."
         elif saved_s > 0.0:
             said += f" It prefills the prompt itself, which costs {_seconds(saved_s)} less."
-    if decision.encoders:
-        where = " and ".join(dict.fromkeys(encoder.address for encoder in decision.encoders))
-        said += f" Images and other media of the prompt are encoded at {where}."
     return said
 
 
@@ -80,7 +75,7 @@ def _who_won(record: DecisionRecord) -> str:
     rival = ranking(decision)[1]
     name = _name(record, view, rival)
     cause, why = why_not(record, rival)
-    if cause in ("refuses", "asleep", "tried", "policy"):
+    if cause in ("refuses", "tried", "policy"):
         return f"{winner} won: {name} {why}.{degraded}"
     if cause is not None:
         return f"{winner} was the only candidate left: {name} {why}.{degraded}"
@@ -202,12 +197,11 @@ def _on(view: View) -> str:
 def _largest_difference(view: View, terms: Terms, winner: int, rival: int) -> str:
     """Return, in words, the term that contributes most to the difference in latency."""
     uncached = view.tokens[rival] - view.cached_tokens[rival]
-    is_asleep = view.wake_s is not None and view.wake_s[rival]
     reasons = (
         (terms.queue_s, f"{_tokens(view.queued_tokens[rival])} tokens are queued there"),
         (terms.prefill_s, f"{_tokens(uncached)} tokens to prefill"),
         (terms.rtt_s, f"a round trip of {_seconds(terms.rtt_s[rival])}"),
-        (terms.base_s, "it is asleep" if is_asleep else "its model takes longer to answer"),
+        (terms.base_s, "its model takes longer to answer"),
     )
     extra = [float(term[rival] - term[winner]) for term, _ in reasons]
     largest = int(np.argmax(extra))
@@ -246,7 +240,7 @@ def why_not(record: DecisionRecord, at: int) -> tuple[Cause | None, str]:
         if limit is None:
             return cause, "refused a request of this length"
         return cause, f"takes no more than {_tokens(limit)} tokens"
-    words = {"room": "has no room", "asleep": "is asleep", "tried": "was tried already"}
+    words = {"room": "has no room", "tried": "was tried already"}
     words["refuses"] = "refuses requests of this kind, which others accept"
     words["policy"] = f"was left out by a filter of {decision.policy}"
     return cause, words.get(cause or "", "")

@@ -66,7 +66,7 @@ def standing_of(
 ) -> Standing:
     """Return the standing of some candidates, given the model that each serves.
 
-    All may be excluded if they are `optional` (prefillers and encoders); each is then kept as soon
+    All may be excluded if they are `optional` (prefillers); each is then kept as soon
     as its trial is due.
     """
     endpoints = [records.of(slot, model, now) for slot, model in zip(slots, models, strict=True)]

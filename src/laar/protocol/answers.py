@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -21,9 +20,6 @@ from laar.errors import RequestError
 from laar.health import GOOD, Kind, Reply
 from laar.protocol.jsonscan import own_models
 from laar.protocol.usefulness import Usefulness
-
-if TYPE_CHECKING:
-    from laar.accuracy.signs import Sign
 
 MAX_ANSWER_BYTES = 1 << 20
 """Maximum size of a JSON answer, or of a line of an event stream, that is buffered for reading."""
@@ -65,7 +61,6 @@ _TAIL_BYTES = 1024
 _BATCH_BYTES = 4096
 """Maximum bytes of events that are buffered and then searched together, in the time that a single
 event would take. Ten thousand open answers hold at most 40 MB."""
-_LIMITED = re.compile(rb'"(?:finish_reason|stop_reason)"[ ]?:[ ]?"(?:length|max_tokens)"')
 
 
 def error_body(error: RequestError) -> bytes:
@@ -97,9 +92,7 @@ NO_USAGE = Usage()
 
 MAX_ID_CHARS = 256
 """Maximum length of a stored object's id; longer ids are ignored."""
-_STORED_OBJECTS = ("response", "conversation", "file", "upload", "batch", "message_batch")
-"""Objects that engines store, by `object` in OpenAI's format and `type` in Anthropic's."""
-_ID_MEMBERS = ("id", "output_file_id", "error_file_id")
+_STORED_OBJECTS = ("response", "conversation")
 
 _FIRST_ID = re.compile(rb'"id"[ ]?:[ ]?"([!#-\[\]-~]{1,%d})"' % MAX_ID_CHARS)
 _ID_BYTES = 4096
@@ -115,10 +108,9 @@ class AnswerReader:
 
     Args:
         events: True for an event stream, False for one JSON document, None if unknown.
-        stored: the engine stores what it answers, so read `stored_ids` too.
+        stored: the engine stores what it answers, so read `stored_id` too.
         status: status of the answer.
         api: format of the request.
-        max_tokens: token limit of the answer; None if unlimited.
     """
 
     def __init__(
@@ -128,13 +120,11 @@ class AnswerReader:
         stored: bool = False,
         status: int = 200,
         api: Api = Api.OPAQUE,
-        max_tokens: int | None = None,
     ) -> None:
         self._events = events
         self._wants_id = stored
         self._status = status
         self._use = Usefulness(api)
-        self._max_tokens = max_tokens
         self._is_judged = self._use.found is not None
         self._kept = bytearray()
         self._is_begun = self._too_long = False
@@ -145,11 +135,8 @@ class AnswerReader:
         self.progressed = False
         """Whether the last chunk advanced the answer, which comments and pings do not."""
         self.usage = NO_USAGE
-        self.stored_ids: tuple[str, ...] = ()
-        """The ids of the objects that the engine stores; empty until they are read."""
-        self.sign: Sign | None = None
-        """The sign (`laar.accuracy.signs`) of the complete answer; None until the answer is
-        complete, or if it has no sign."""
+        self.stored_id = ""
+        """The id of the answer or conversation that the engine stores; empty until it is read."""
 
     def put_by(self, chunk: bytes) -> bool:
         """Keep a chunk for the next `feed` or `end` if it can wait; return whether it was kept.
@@ -189,7 +176,7 @@ class AnswerReader:
         if len(self._kept) > MAX_ANSWER_BYTES:
             first = None if self._too_long else _FIRST_ID.search(self._kept, 0, _ID_BYTES)
             if first and self._wants_id:
-                self.stored_ids, self._wants_id = (first[1].decode(),), False
+                self.stored_id, self._wants_id = first[1].decode(), False
             if self._use.found is None:  # a JSON answer this long has content
                 is_json = self._events or self._kept.lstrip().startswith(b"{")
                 self._use.found = GOOD if is_json else Kind.UNREADABLE
@@ -210,8 +197,6 @@ class AnswerReader:
         if self._events and unended and not _REASON.search(self._tail):
             return Reply(status=self._status, found=Kind.CUT)
         self._use.end(begun=self._is_begun)
-        if self._events and self._use.found is GOOD:
-            self._show({"finish_reason": "length" if _LIMITED.search(self._tail) else "stop"})
         return self._judged()
 
     def _judged(self) -> Reply | None:
@@ -257,12 +242,9 @@ class AnswerReader:
         if not isinstance(document, dict):
             return
         if self._wants_id:
-            self._read_ids(document)
+            self._read_id(document)
         if self._use.found is None:
             self._use.look(document)
-        choices = None if self._events else document.get("choices")
-        if isinstance(choices, list) and len(choices) == 1 and isinstance(choices[0], dict):
-            self._show(choices[0])
         found = document.get("usage")
         for nest in ("response", "message"):  # the Responses API's and Anthropic's events
             nested = document.get(nest)
@@ -271,21 +253,14 @@ class AnswerReader:
         if isinstance(found, dict):
             self.usage = _merged(self.usage, found)
 
-    def _show(self, choice: dict[str, Any]) -> None:
-        from laar.accuracy.signs import sign_of
-
-        with suppress(RecursionError, OverflowError):  # beyond what engines write
-            self.sign = sign_of(choice, self._max_tokens)
-
-    def _read_ids(self, document: dict[str, Any]) -> None:
-        """Read the ids from a whole answer, or from a stream's first event, which wraps it."""
+    def _read_id(self, document: dict[str, Any]) -> None:
+        """Read the id from a whole answer, or from a stream's first event, which wraps it."""
         answer = document.get("response", document)
-        if isinstance(answer, dict) and answer.get("object", answer.get("type")) in _STORED_OBJECTS:
-            names = map(answer.get, _ID_MEMBERS)
-            self.stored_ids = tuple(
-                name for name in names if isinstance(name, str) and 0 < len(name) <= MAX_ID_CHARS
-            )
-            self._wants_id = not self.stored_ids
+        if isinstance(answer, dict) and answer.get("object") in _STORED_OBJECTS:
+            name = answer.get("id")
+            if isinstance(name, str) and len(name) <= MAX_ID_CHARS:
+                self.stored_id = name
+            self._wants_id = not self.stored_id
 
 
 def _merged(old: Usage, found: dict[str, Any]) -> Usage:

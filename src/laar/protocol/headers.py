@@ -83,10 +83,6 @@ RETRY_AFTER = "retry-after"
 PREFILLER = "x-prefiller-host-port"
 """The prefill endpoint, for the decode endpoint's sidecar; the name is llm-d's."""
 
-ENCODERS = "x-encoder-hosts-ports"
-"""Encoders for the decode endpoint's sidecar, separated by commas: it sends a chat's n-th image,
-sound or video to the n-th encoder, starting over after the last. The name is llm-d's."""
-
 PRIORITY = "x-vllm-priority"
 """The request's priority in vLLM, lower values first; overrides the body's."""
 
@@ -105,7 +101,7 @@ ACCEPT_ENCODING = "accept-encoding"
 PATH = "x-laar-path"
 """Metadata key: the path without query, for an engine with a different base path."""
 
-SET_BY_ROUTES = (PREFILLER, ENCODERS, PRIORITY, RANK, SESSION_ID, *CREDENTIALS, *RETRY_HEADERS)
+SET_BY_ROUTES = (PREFILLER, PRIORITY, RANK, SESSION_ID, *CREDENTIALS, *RETRY_HEADERS)
 """Headers that the picker sets through metadata and routes."""
 
 LLM_D = {

@@ -231,7 +231,7 @@ class PathFacts(NamedTuple):
         route: a route that the engines which serve the path have; empty if not known.
         stores: the collection of objects that engines store: conversations, files, uploads or
             batches; empty for other paths.
-        stored_ids: the id of the object that the path names, if any.
+        conversation_id: the id of the stored conversation that the path names; empty if none.
         model: the model that the path names; empty if none.
     """
 
@@ -241,7 +241,7 @@ class PathFacts(NamedTuple):
     computes: bool = False
     route: str = ""
     stores: str = ""
-    stored_ids: tuple[str, ...] = ()
+    conversation_id: str = ""
     model: str = ""
 
 
@@ -267,7 +267,7 @@ def facts_reader(denied: Iterable[str], opaque: tuple[str, ...]) -> Callable[[st
             or plain.endswith(_COMPUTING),
             route,
             stored[1] if stored else "",
-            (stored[2],) if stored and stored[2] else (),
+            stored[2] or "" if stored and stored[1] == "conversations" else "",
             model_of(path),
         )
 

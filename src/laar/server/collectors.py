@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import ClientSession
 
-from laar.core.endpoints import WAKE_TIMEOUT_S, Slots
-from laar.core.filters import MAX_FAILURES, STALE_S, awake, wakeable
+from laar.core.endpoints import Slots
+from laar.core.filters import MAX_FAILURES, STALE_S, awake
 from laar.core.membership import EVENTS_LABEL, EndpointSpec
 from laar.core.roundtrip import STALE_AFTER_S
-from laar.datalayer.asking import Asking, ask, keep_asking, wake
+from laar.datalayer.asking import Asking, ask, keep_asking
 from laar.datalayer.dns import Resolver
 from laar.datalayer.endpoints_file import EndpointsFile
 from laar.datalayer.probe import Prober
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
 _AT_REST = 5.0
 """Factor by which visit intervals grow while a picker is idle; otherwise many idle sidecars would
 keep the engines busy serving pages."""
-_WAKE_AGAIN_S = 5.0
-"""Seconds until the metrics page shows whether an engine is awake; if not, it is woken again."""
 _COMPARE_AGAIN_S = 5.0  # a comparison sends three probes of a few tokens
 _MAX_COMPARED = 256  # limits comparisons to fifty a second
 _LOOK_S = 1.0
@@ -55,7 +52,6 @@ class Collectors:
         self._file: EndpointsFile | None = None
         self._clusters: dict[str, KubernetesEndpoints] = {}
         self._out: dict[str, str] = {}
-        self._woken_until: dict[str, tuple[float, float]] = {}
         self.resolver = Resolver(fleet, self._works)
 
     def _works(self, address: str) -> bool:
@@ -106,7 +102,6 @@ class Collectors:
         self._picker.health.questions.are_asked = True
         tasks.spawn("ask", partial(keep_asking, self._to_ask))
         tasks.spawn("compare", partial(keep_asking, self._to_compare, most=_MAX_COMPARED))
-        tasks.spawn("wake", partial(keep_asking, self._to_wake, WAKE_TIMEOUT_S))
 
     async def _read_kv_events(self) -> None:
         """Read KV events once an endpoint publishes them; report if the package is missing."""
@@ -235,36 +230,6 @@ class Collectors:
         self._picker.health.questions.answered(
             slot, asked.reply, now, failed, refused=asked.refused
         )
-
-    def _to_wake(self, most: int) -> list[Asking]:
-        """Return a wake-up call for each sleeping engine that has waiting requests."""
-        table, now = self._picker.table, self._clock()
-        if not self._picker.settings.routing.enforcement.share:
-            return []
-        slots = table.active[wakeable(table, table.active)]
-        asleep = {table.spec(slot).address for slot in table.active[table.asleep[table.active] > 0]}
-        for address, (until, took_s) in list(self._woken_until.items()):
-            if until < math.inf and address not in asleep:
-                del self._woken_until[address]
-                table.woken(address, min(took_s, WAKE_TIMEOUT_S))
-                self._fleet.problem(f"wake {address}", None)
-            elif until <= now and took_s < WAKE_TIMEOUT_S:  # its metrics page decides
-                self._woken(address, 0.0, "POST /wake_up answers 200 but wakes nothing")
-        waiting = map(table.spec, slots[table.in_flight[slots] > 0.0].tolist())
-        specs = {spec.address: spec for spec in waiting}  # once for all ranks there
-        due = sorted(a for a in specs if self._woken_until.get(a, (now, 0.0))[0] <= now)[:most]
-        self._woken_until |= dict.fromkeys(due, (math.inf, 0.0))
-        return [partial(self._wake, specs[address]) for address in due]
-
-    async def _wake(self, spec: EndpointSpec, session: ClientSession) -> None:
-        self._woken(spec.address, *await wake(session, spec, self._clock))
-
-    def _woken(self, address: str, took_s: float, problem: str) -> None:
-        took_s = max(took_s, 2 * WAKE_TIMEOUT_S if problem else 0.0)
-        self._woken_until[address] = self._clock() + _WAKE_AGAIN_S, took_s
-        if problem:
-            self._fleet.problem(f"wake {address}", f"it stays asleep: {problem}")
-            self._picker.table.woken(address, took_s)
 
 
 def must_exist(endpoints_file: Path) -> None:

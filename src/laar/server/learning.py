@@ -49,10 +49,6 @@ class Learning:
         self.online = online if settings.online else None
         self.assessor = CapabilityAssessor(capability, self.online, settings.tasks)
         self.reports = OutcomeReports(online)
-        if settings.signs:
-            from laar.accuracy.signs import Signs
-
-            self.reports.signs = Signs()
 
     # -- from the director ---------------------------------------------------------------------
 
@@ -73,8 +69,6 @@ class Learning:
             policy=decision.policy,
             now=decision.now,
             adapter=decision.flight.adapter,
-            # Equal for all turns of a conversation.
-            session=hash((request.tenant, request.session)) if request.session else None,
         )
 
     def settled(self, decision: Decision, end: Completion) -> None:
@@ -82,8 +76,6 @@ class Learning:
         self.reports.moved(decision.id, decision.flight.model)
         if end.ok:
             self.reports.ended(decision.id, end.latency_s)
-            if end.sign is not None and end.cause == "complete":
-                self.reports.signed(decision.id, end.sign, self._clock())
         if not end.ok or end.cause != "complete":
             unanswered = end.cause == "error" or (end.status is not None and not end.ok)
             self.reports.failed(decision.id, refused=unanswered)

@@ -5,6 +5,7 @@ from __future__ import annotations
 REMOVED_IN_0_3 = {
     "accuracy.cap_per_hour": "delete it; a cell takes 200 outcomes an hour",
     "accuracy.half_life_s": "delete it; outcomes fade with a half-life of a day",
+    "accuracy.signs": "report outcomes of answers (POST /outcomes)",
     "accuracy.state_file": "`share.snapshot_file` keeps reported outcomes",
     "context.routes[].half_life_s": "delete it; it is 600",
     "context.routes[].last_lines": "move them in the client; `laar context advise` finds them",

@@ -128,10 +128,6 @@ class Accuracy(Section):
     online: bool = True
     """Whether reported outcomes (POST /outcomes) correct the artifact. False: the artifact's
     P(correct) is used unchanged, and no reports are accepted."""
-    signs: bool = False
-    """Whether signs in answers count as weak outcomes: a cut-off at the token limit, a tool call
-    that is not JSON or repeats the last one, log-probabilities if clients request them, and whether
-    a conversation continues or repeats its question."""
     tasks: Annotated[tuple[str, ...], MaxLen(1000)] = ()
     """Tasks that clients may name in x-laar-task, besides the artifact's. Each tenant may use 32
     more names, since all tenants share the table; names beyond that are ignored."""

@@ -126,7 +126,7 @@ class Ended(_Record, tag="s"):
 
 
 class StoredAt(_Record, tag="a"):
-    """An endpoint stores an object: an answer, a conversation, a file, an upload or a batch."""
+    """An endpoint stores an answer or a conversation."""
 
     object_id: Text
     address: Text

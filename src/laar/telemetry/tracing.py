@@ -59,7 +59,6 @@ _ATTRIBUTES = {
     "tried_models": "laar.request.tried_models",
     "exhausted": "laar.decision.exhausted",
     "prefiller": "laar.decision.prefiller",
-    "encoders": "laar.decision.encoders",
     "adapter": "laar.decision.adapter",
 }
 """Attributes of a decision, by the fields of its record."""

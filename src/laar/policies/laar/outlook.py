@@ -36,7 +36,7 @@ first token is counted twice: for that token, and for the end.
   are expected as arrived recently (`laar.prefix.demand`), less those that the existing copies would
   serve. The amount is at most the cost of the copy.
 
-The time to wake an engine, to load an adapter, or to wait for a free adapter slot, is part of the
+The time to load an adapter, or to wait for a free adapter slot, is part of the
 base (`laar.core.adapters`). Moving a conversation to a different model adds a tenth to the sum
 (`penalty`): the style would change, and estimates that vary from turn to turn should not cause a
 move. If the client has an objective for the first token, waiting up to it costs next to nothing,

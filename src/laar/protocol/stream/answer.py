@@ -82,7 +82,6 @@ class Answer:
                 stored=stored,
                 status=event.status,
                 api=Api.OPAQUE if is_known else request.api,
-                max_tokens=request.max_tokens,
             )
         return None if self._refusal is not None else reply
 
@@ -99,16 +98,15 @@ class Answer:
             refusal.text = data[:MAX_ERROR_BYTES]
             recorder.replied(decision, refusal, now, read=True)
         reader = self._reader = self._reader or AnswerReader(events=None)
-        known = reader.stored_ids
+        known = reader.stored_id
         replies = (reader.feed(data) if data else None, reader.end() if end else None)
         for reply in replies:
             if reply is not None and self.accepted and not self._error:
                 reply.model = "" if reply.model in self.names else reply.model
                 self._error = reply.found is not GOOD
                 recorder.replied(decision, reply, now, read=True)
-        if reader.stored_ids is not known:
-            for name in reader.stored_ids:
-                recorder.stored(decision, name)
+        if reader.stored_id != known:
+            recorder.stored(decision, reader.stored_id)
         if data and reader.progressed and now - self._progress_at >= _PROGRESS_S:
             self._progress_at = now
             if self._answered_at is None:
@@ -154,7 +152,6 @@ class Answer:
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens,
             error=self._error,
-            sign=reader.sign if reader is not None and self.complete else None,
         )
 
 

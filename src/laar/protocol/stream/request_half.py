@@ -268,10 +268,8 @@ class RequestHalf(StreamState):
         self.acts = head.method not in _SAFE and (read.acts or not computes)
         if self.api is Api.RESPONSES:
             self.stores_answer = True
-        elif self._facts.stores and self.api is _OPAQUE:
-            # Not only for POSTs: any answer about a finished batch lists its result files.
-            self.stores_answer = head.method == "POST" or self._facts.stores == "batches"
-            self.read_answer = self.stores_answer
+        elif self._facts.stores == "conversations" and self.api is _OPAQUE:
+            self.stores_answer = self.read_answer = head.method == "POST"
         if self.api is not _OPAQUE and not self.dialect.shows_answers:
             self.read_answer = (
                 env.sampled(now)
@@ -309,8 +307,7 @@ class RequestHalf(StreamState):
             request.priority = env.rules.priority(head.objective, self._pool)
         request.tried, request.task, request.policy = head.tried, head.task, head.policy
         request.session = head.session or request.session
-        if facts.stored_ids:
-            request.stored_ids = facts.stored_ids + request.stored_ids
+        request.conversation_id = facts.conversation_id or request.conversation_id
         request.by_tenant = facts.stores in _BY_TENANT
         request.ttft_objective_s = head.ttft_objective_s
         request.shadow = self.shadow
@@ -432,8 +429,6 @@ def _engine_headers(decision: Decision, path: str) -> tuple[tuple[str, str], ...
         found += zip(names.CREDENTIALS, (f"Bearer {way.key}", way.key, way.key), strict=True)
     if decision.prefiller is not None:
         found.append((names.PREFILLER, decision.prefiller.address))
-    if decision.encoders:
-        found.append((names.ENCODERS, ",".join(of.address for of in decision.encoders)))
     if decision.engine_priority is not None:
         found.append((names.PRIORITY, str(decision.engine_priority)))
     if decision.rank is not None:
