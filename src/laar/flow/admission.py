@@ -306,8 +306,8 @@ class Admission:
             return {}
         own = self._own(decision.request, view)
         needs = own is None and _session(decision.request)
-        turns = self._engines(view).turns
-        wait_s, price_s = self.sessions.wait_s(view, turns, now) if needs else (0.0, 0.0)
+        w = self._engines(view).w
+        wait_s, price_s = self.sessions.wait_s(view, w, now) if needs else (0.0, 0.0)
         return {
             "has_place": own is not None,
             "price_s": round(price_s, 3) if math.isfinite(price_s) else None,
@@ -345,8 +345,8 @@ class Admission:
         work_s, reach = tokens * PlainAssessor.SECONDS_PER_TOKEN, 0
         if view is not None:
             engine, total, cached = self._engines(view), view.tokens, view.cached_tokens
-            work = engine.read * view.seconds_per_token * (total - cached)
-            work *= 1.0 + 0.5 * engine.bend * (total + cached)
+            work = engine.c * view.seconds_per_token * (total - cached)
+            work *= 1.0 + 0.5 * engine.q * (total + cached)
             best = int(work.argmin())
             work_s, tokens = float(work[best]), float(view.tokens[best])
             uncached = tokens - float(view.cached_tokens[best])
@@ -405,7 +405,7 @@ class Admission:
         return free if own is None else free | own
 
     def _prices(self, view: View, now: float) -> Iterator[float]:
-        return self.sessions.prices(view, self._engines(view).turns, now)
+        return self.sessions.prices(view, self._engines(view).w, now)
 
     def _engines(self, view: View) -> EndpointConstants:
         """Return the learned constants of the candidates' engines."""
@@ -429,7 +429,7 @@ class Admission:
         ):
             return free
         bearable = free & (wait_s > 0.0) & (wait_s <= self.queue.settings.max_hold_s)
-        bearable &= self._engines(view).turns > _IN_TURN
+        bearable &= self._engines(view).w > _IN_TURN
         return bearable & (wait_s >= wait_s[bearable].max()) if bearable.any() else free
 
     def _room(self, view: View, item: Item, now: float, *, shorts_wait: bool = False) -> Mask:
@@ -520,8 +520,7 @@ class Admission:
         view = decision.view
         assert view is not None  # opaque requests are not counted
         at = decision.position
-        read = self._engines(view).read.item(at)
-        token_s = read * view.seconds_per_token.item(at)
+        token_s = self._engines(view).c.item(at) * view.seconds_per_token.item(at)
         found, reread_s = view.cached_tokens.item(at), _OWN_READ * token_s * view.tokens.item(at)
         decision.flight.admitted = True
         self._asked.pop(_session(decision.request), None)

@@ -160,19 +160,19 @@ class Sessions:
             return named
         return next(filter(None, map(self._places.get, reversed(chain.hashes))), named)
 
-    def prices(self, view: View, turns: Floats, now: float) -> Iterator[float]:
+    def prices(self, view: View, w: Floats, now: float) -> Iterator[float]:
         """Yield for each candidate the most that a second of waiting saves any session.
 
-        Above 1, the prompt should be held; infinite if turns in flight occupy the room. `turns` is
+        Above 1, the prompt should be held; infinite if turns in flight occupy the room. `w` is
         the share of the prompts ahead that a prompt waits for, by candidate (`laar.core.engines`).
         """
-        for leaving, waits in zip(self._leaving_at(view), turns.tolist(), strict=True):
+        for leaving, waits in zip(self._leaving_at(view), w.tolist(), strict=True):
             yield self._price(leaving, waits, now)
 
-    def wait_s(self, view: View, turns: Floats, now: float) -> tuple[float, float]:
+    def wait_s(self, view: View, w: Floats, now: float) -> tuple[float, float]:
         """Return how long a prompt is held if no session returns, and how much that saves."""
         found = [(math.inf, math.inf)]
-        for leaving, waits in zip(self._leaving_at(view), turns.tolist(), strict=True):
+        for leaving, waits in zip(self._leaving_at(view), w.tolist(), strict=True):
             first = self._price(leaving, waits, now)
             ends_s = {
                 age_s - now + place.idle_at for place, _ in leaving or () for age_s in _AGES_S
