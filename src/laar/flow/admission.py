@@ -115,7 +115,7 @@ class Admission:
         self.longs: dict[str, Long] = {}
         self.sessions = Sessions(director.table)
         self.on_turn: Callable[[int, Receipt | None, Context], None] | None = None
-        director.on_left(self.sessions.drop)
+        director.watch(left=self.sessions.drop)
         self._director = director
         self._tickets = 0
         self._short_at = -math.inf
