@@ -63,7 +63,7 @@ class Door:
         return (
             queue.waiting,
             queue.held_bytes,
-            len(self.admission.longs),
+            len(self.admission.load.longs),
             table.in_flight.sum(),
         )
 

@@ -183,16 +183,8 @@ class Chooser:
     ) -> Decision:
         """Return the decision for the first of a ranking.
 
-        Args:
-            request: the request.
-            group: its candidates.
-            ranking: their order.
-            now: the current time.
-            new_id: makes the decision's id.
-            earlier: the models tried earlier.
-            able: all endpoints that are up and that the request fits.
-            version: the tuner's window.
-            priority: returns the priority for an engine that accepts one.
+        `earlier` are the models tried earlier, `able` all endpoints that are up and that the
+        request fits, and `version` is the tuner's window.
         """
         view, policy, order = ranking.view, ranking.policy, ranking.order
         at, health = order[0], self.health
