@@ -242,10 +242,10 @@ def test_prefill_time_elsewhere_is_not_learned_for_the_decoding_endpoint():
         finish(d, decision, latency_s=6.0, ttft_s=5.0)
     slots = np.array([d.table.slot(P), d.table.slot(D)])
     of = d.engines.constants(slots)
-    read_s = of.read * 1e-4 * decision.tokens
+    read_s = of.c * 1e-4 * decision.tokens
     # Both share one c(m), which is now five times its initial value.
     assert read_s == pytest.approx(5.0, rel=0.3)
-    assert of.read[0] == pytest.approx(of.read[1], rel=0.1)
+    assert of.c[0] == pytest.approx(of.c[1], rel=0.1)
 
 
 def test_a_fleet_without_roles_decides_as_before():

@@ -130,7 +130,7 @@ def ahead(engines, slots, now, read):
 def test_a_wrong_speed_in_the_artifact_is_corrected_by_learning():
     table, engines = fleet("a:1", "b:1")
     serve(table, engines, lambda _slot, work, _n: (2.0 * work, 1.0), 300)
-    assert of(table, engines).read == pytest.approx([2.0, 2.0], rel=0.15)
+    assert of(table, engines).c == pytest.approx([2.0, 2.0], rel=0.15)
 
 
 @pytest.mark.parametrize("shown", [True, False])
@@ -204,9 +204,9 @@ def test_attention_makes_long_prompts_take_more_than_proportional_time(tokenized
         engines.ended(one, now, ttft_s=took_s, latency_s=took_s, answer_tokens=1)
         table.release(0, 1.0, 1.0)
     constants = of(table, engines)
-    assert constants.bend[0] * 65_536 == pytest.approx(0.75, rel=0.05)
-    assert constants.read[0] == pytest.approx(1.0, rel=0.05)
-    assert constants.tokenized[0] == pytest.approx(tokenized, abs=0.004)
+    assert constants.q[0] * 65_536 == pytest.approx(0.75, rel=0.05)
+    assert constants.c[0] == pytest.approx(1.0, rel=0.05)
+    assert constants.e[0] == pytest.approx(tokenized, abs=0.004)
 
 
 def test_a_prompt_prefilled_for_another_endpoint_is_tokenized_by_both():
@@ -220,15 +220,15 @@ def test_a_prompt_prefilled_for_another_endpoint_is_tokenized_by_both():
         one = began(engines, 0, 60.0 * number, plain_s=plain_s, visits=True, **features)
         engines.gone(one, 60.0 * number + 1.0)
         engines.prefilled(one, plain_s * (1.0 + 2.0 * one.context_tokens / 65_536) + 0.1 * prompt_s)
-    assert of(table, engines).tokenized[0] == pytest.approx(0.05, abs=0.01)
+    assert of(table, engines).e[0] == pytest.approx(0.05, abs=0.01)
 
 
 def test_parallel_and_sequential_prefills_are_distinguished():
     table, engines = fleet("a:1", "b:1")
     serve(table, engines, lambda _slot, work, n: (work * (1.0 + 0.2 * n), 2.0 + 0.4 * n), 600)
     constants = of(table, engines)
-    assert constants.slowed[0] == pytest.approx(0.2, abs=0.08)
-    assert constants.turns[0] < 0.3
+    assert constants.s[0] == pytest.approx(0.2, abs=0.08)
+    assert constants.w[0] < 0.3
 
 
 def test_prompts_ahead_are_forgotten_once_prefilled_or_overdue():
@@ -266,7 +266,7 @@ def test_prompts_of_other_pickers_are_no_longer_ahead_once_they_end():
 def test_prompts_ahead_weigh_the_same_if_their_first_tokens_are_not_seen():
     table, engines = fleet("a:1")
     serve(table, engines, lambda _slot, work, _n: (4.0 * work, 0.1), 500)
-    now, read = 1e4, of(table, engines).read
+    now, read = 1e4, of(table, engines).c
     assert read[0] == pytest.approx(4.0, rel=0.15)
     for shown in (True, False):
         engines.drop(0)
@@ -349,10 +349,10 @@ def test_no_answer_moves_a_constant_out_of_its_bounds(ttft, latency, work, token
             plain_s=work,
         )
     constants = of(table, engines)
-    for each in (constants.base_s, constants.read, constants.answer_s, constants.beside_s):
+    for each in (constants.base_s, constants.c, constants.answer_s, constants.b):
         assert np.isfinite(each).all()
         assert (each >= 0.0).all()
-    assert (constants.read > 0.0).all()
+    assert (constants.c > 0.0).all()
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -409,7 +409,7 @@ def test_an_invalid_state_is_ignored(at, row):
     state["models"]["m"]["first"][at] = row
     fresh = Engines(table)
     fresh.restore(state)
-    assert math.isfinite(of(table, fresh).read[0])
+    assert math.isfinite(of(table, fresh).c[0])
 
 
 def test_a_new_artifact_does_not_undo_learning_from_answers():
@@ -425,7 +425,7 @@ def test_a_new_artifact_does_not_undo_learning_from_answers():
             )
 
     def predicted_s_per_token(seconds_per_token):
-        return seconds_per_token * of(table, engines).read[0]
+        return seconds_per_token * of(table, engines).c[0]
 
     for tokens in (500, 2000, 6000) * 20:
         answer(1e-4, tokens, 1)
@@ -441,7 +441,7 @@ def test_a_new_artifact_does_not_undo_learning_from_answers():
     fresh = Engines(table)
     fresh.reassess(lambda _model: SpeedPrior(30e-6))
     fresh.restore(orjson.loads(orjson.dumps(state)))
-    assert 30e-6 * of(table, fresh).read[0] == pytest.approx(true_s, rel=0.1)
+    assert 30e-6 * of(table, fresh).c[0] == pytest.approx(true_s, rel=0.1)
 
 
 def test_a_measured_speed_is_weighted_by_its_error():
@@ -453,5 +453,5 @@ def test_a_measured_speed_is_weighted_by_its_error():
         for at in range(3):
             one = began(engines, 0, 10.0 * at, plain_s=0.05)
             engines.ended(one, 10.0 * at + 5, ttft_s=0.15, latency_s=5.0, answer_tokens=9)
-        found.append(float(of(table, engines).read[0]))
+        found.append(float(of(table, engines).c[0]))
     assert found[0] < 1.1 < 1.3 < found[1]

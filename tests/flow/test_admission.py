@@ -387,7 +387,7 @@ def test_each_request_gets_one_answer_and_leaves_nothing_behind(events):
         end(gate, director, decision)
     assert sorted(answered, key=int) == [str(n + 1) for n in range(number)]
     assert not waiting
-    assert not gate.longs
+    assert not gate.load.longs
     assert gate.queue.held_bytes == 0
     traffic = director.engines.traffic
     for seconds in (traffic.own_ahead_s, traffic.unseen_s, traffic.free_at - now):
@@ -506,10 +506,10 @@ def test_a_long_prompt_that_is_served_where_it_was_sent_keeps_its_expected_end()
     gate = admission(director, max_requests=9, max_prefill_s=100.0)
     long = gate.ask(request(1, 10_000, first_token_seen=False), 0.0)
     gate.ask(request(2, 20_000, first_token_seen=False), 0.0)
-    (before, _) = gate.longs.values()
+    (before, _) = gate.load.longs.values()
     director.served_by(long, "a", 1.0)
     gate.moved(long, 1.0)
-    assert gate.longs[long.id] == before
+    assert gate.load.longs[long.id] == before
     assert 1.0 < before.until < 1.2
 
 
@@ -525,7 +525,7 @@ def test_a_long_prompt_leaves_half_of_its_endpoint_to_short_ones(shadow, shown):
     assert not isinstance(gate.ask(request(5, 9000), 0.0), Decision)
     assert long.flight.admitted  # so its first token and its end are reported
     end(gate, director, long)
-    assert not gate.longs
+    assert not gate.load.longs
 
 
 def test_a_long_prompt_leaves_half_of_its_prefiller_to_short_ones():
@@ -540,5 +540,5 @@ def test_a_long_prompt_leaves_half_of_its_prefiller_to_short_ones():
         assert isinstance(gate.ask(request(number, 5000, **only), 0.0), Decision) is goes
     director.answering(long, 1.0)
     gate.answering(long)
-    assert not gate.longs
+    assert not gate.load.longs
     assert sent(gate.dispatch(1.0)) == ["4"]

@@ -193,7 +193,7 @@ def test_turns_admitted_without_room_go_elsewhere_if_the_wait_would_be_too_long(
 def test_turns_admitted_without_room_are_spread_over_engines_that_prefill_in_parallel(monkeypatch):
     picker = Picker("a", "b", "c", by_load=False)
     learned = picker.director.engines.constants
-    in_parallel = {"turns": np.zeros(3)}
+    in_parallel = {"w": np.zeros(3)}
     monkeypatch.setattr(
         picker.director.engines,
         "constants",

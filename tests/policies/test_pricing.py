@@ -21,14 +21,14 @@ ENGINE = EndpointConstants(
     of=np.arange(2),
     models=("m",),
     base_s=each(0.08),
-    read=each(2.0),
-    tokenized=each(0.02),
-    slowed=each(0.5),
-    waits=each(1.0),
-    turns=each(0.25),
+    c=each(2.0),
+    e=each(0.02),
+    s=each(0.5),
+    cw=each(1.0),
+    w=each(0.25),
     answer_s=each(3.0),
-    beside_s=each(0.2),
-    bend=each(0.0),
+    b=each(0.1),
+    q=each(0.0),
     slots=each(np.inf),
 )
 ASKED = Asked(ahead_s=each(0.7), since=each(NOW), free_at=each(NOW), load=each(0.0), came=each(0.0))
@@ -50,7 +50,7 @@ INPUTS = PricingInputs(
 )
 BY_HAND = {
     "base_s": 0.08 + 0.02 + 3.0,  # a thousand tokens are tokenized in 0.02 s
-    "read_s": 1.2,
+    "prefill_s": 1.2,
     "ahead_s": 0.7,
     "queue_s": 1.2 + 0.7 + 0.2,  # two others slow the prefill, one is ahead, both slow the answer
     "ttft_s": 0.05 + 0.1 + 2.4 + 0.7,
@@ -77,7 +77,7 @@ FULL = replace(ENGINE, slots=each(2))
 @pytest.mark.parametrize(
     ("changed", "name", "seconds"),
     [
-        ({"cached_tokens": each(1000)}, "read_s", 0.0),
+        ({"cached_tokens": each(1000)}, "prefill_s", 0.0),
         ({"rtt_s": each(1.05)}, "ttft_s", 4.25),
         ({"asked": ASKED._replace(ahead_s=each(0))}, "queue_s", 1.4),
         ({"again": each(0)}, "evicted_s", 0.0),

@@ -398,7 +398,7 @@ async def test_the_feed_shows_decisions_their_ends_and_problems(tmp_path, http):
             assert frame["ttft_s"] == {"n": 1, "p50": 0.75, "p90": 0.75, "p99": 0.75}
             assert frame["predicted"]["cached_share"]["measured_p50"] == 0.25
             assert frame["problems"] == {"scrape 10.9.0.1:8000": "answered 500"}
-            assert runner.picker.observability.feed.viewers == 1
+            assert runner.picker.feed.viewers == 1
 
 
 async def test_viewers_beyond_the_limit_get_a_503_with_retry_after(tmp_path, http, monkeypatch):

@@ -35,8 +35,9 @@ class Door:
         picker.table.replace("t", settings.listed())
         self.director, self.admission = picker.director, picker.admission
         self.outcomes = []
-        picker.waited = self.outcomes.append
-        self.flow = FlowControl(picker, self.admission)
+        self.flow = FlowControl(
+            self.admission, self.director, clock=self._clock, waited=self.outcomes.append
+        )
 
     def ask(self, number, tenant="", session=""):
         asked = Request(
@@ -62,7 +63,7 @@ class Door:
         return (
             queue.waiting,
             queue.held_bytes,
-            len(self.admission.longs),
+            len(self.admission.load.longs),
             table.in_flight.sum(),
         )
 

@@ -140,7 +140,7 @@ async def test_failures_and_problems_link_to_the_runbook(page):
 async def test_a_lost_picker_is_reported_and_a_returning_one_is_found(page, tmp_path):
     await page.open(page.url)
     await shows(page, "#link", "live")
-    page.runner.picker.observability.feed.end_streams()
+    page.runner.picker.feed.end_streams()
     await shows(page, "#link", "connection lost")
     await shows(page, "#link", "live")
 

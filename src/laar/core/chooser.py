@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import xxhash
@@ -44,6 +44,30 @@ if TYPE_CHECKING:
 
 Priority = Callable[[View], int]
 """Set by flow control: returns the priority (lower first) to send to engines that accept one."""
+
+
+class Ranking(NamedTuple):
+    """The candidates of a request in order, and why.
+
+    Args:
+        slots: the candidates.
+        order: their positions in `slots`, the chosen one first.
+        reason: why it was chosen.
+        eligible: which of them may be chosen.
+        policy: what ranked them; None, as the fields below, if the body is not read.
+        view: what the policy saw.
+        scores: the scores that it gave.
+        on_trial: whether the request tests if the first has recovered.
+    """
+
+    slots: Slots
+    order: Sequence[int]
+    reason: str
+    eligible: Eligible
+    policy: Policy | None = None
+    view: View | None = None
+    scores: Floats | None = None
+    on_trial: bool = False
 
 
 class Chooser:
@@ -122,11 +146,10 @@ class Chooser:
         """
         group, earlier = self._group(request, now)
         if request.api is Api.OPAQUE:
-            return self._draw(request, group, now, new_id)
-        name = self.settings.policy
-        if request.policy in self.policies and self.settings.allow_policy_header:
-            name = request.policy
-        policy = self.policies[name]
+            drawn = self._draw(request, group, now)
+            return self._decision(request, group, drawn, now, new_id, earlier, group.alive)
+        asked = self.policies.get(request.policy) if self.settings.allow_policy_header else None
+        policy = asked or self.policies[self.settings.policy]
         tuned = None if self.tuner is None else self._tuned(self.tuner, policy, request, now)
         weights = tuned.values if tuned else None
         view, tokens_of, degraded = view_of(self, request, earlier, group, weights, now)
@@ -139,39 +162,66 @@ class Chooser:
                 view, tokens_of, degraded = view_of(self, request, earlier, group, weights, now)
                 fits, able = self._fitting(view, group, tokens_of)
             view.fits = fits
-        order, scores, eligible, reason, on_trial = self._rank(policy, view, group, room, degraded)
-        health, at = self.health, order[0]
-        slot = group.slots.item(at)
+        ranking = self._rank(policy, view, group, room, degraded)
+        version = tuned.version if tuned else 0
+        return self._decision(
+            request, group, ranking, now, new_id, earlier, able, version=version, priority=priority
+        )
+
+    def _decision(
+        self,
+        request: Request,
+        group: Group,
+        ranking: Ranking,
+        now: float,
+        new_id: Callable[[], str],
+        earlier: Sequence[str],
+        able: Slots,
+        *,
+        version: int = 0,
+        priority: Priority | None = None,
+    ) -> Decision:
+        """Return the decision for the first of a ranking.
+
+        `earlier` are the models tried earlier, `able` all endpoints that are up and that the
+        request fits, and `version` is the tuner's window.
+        """
+        view, policy, order = ranking.view, ranking.policy, ranking.order
+        at, health = order[0], self.health
+        slot = ranking.slots.item(at)
         spec, served = self.table.by_slot[slot], request.model
         model = spec.models[0]
         if served not in spec.models:
             served = self.table.sent_name(spec, served)
-        tokens = view.tokens.item(at)
-        tried = with_model(earlier, model) if earlier else (model,)
-        exhausted = self._exhausted(policy, group, able, tried)
-        prefiller = None
-        if view.apart is not None:
-            prefiller = choose_prefiller(view, at)
-        once = False
-        # If all endpoints are failing, no request is blamed: one of them may have recovered.
-        if health.culprits and not group.standing.all_failing:
-            once = health.records.blame.is_culprit(traits(request, view.chain), now)
-        engine_priority = None
-        if spec.priority_field and priority is not None:
-            engine_priority = priority(view)
-        elif spec.priority_field and request.objective:
-            engine_priority = -request.priority
+        tokens = uncached_tokens = 0.0
+        tried: tuple[str, ...] = ()
+        exhausted = once = False
+        prefiller = engine_priority = None
+        if view is not None and policy is not None:
+            tokens = view.tokens.item(at)
+            tried = with_model(earlier, model) if earlier else (model,)
+            exhausted = self._exhausted(policy, group, able, tried)
+            if view.apart is not None:
+                prefiller = choose_prefiller(view, at)
+            if prefiller is None:
+                uncached_tokens = tokens - view.cached_tokens.item(at)
+            # If all endpoints are failing, no request is blamed: one of them may have recovered.
+            if health.culprits and not group.standing.all_failing:
+                once = health.records.blame.is_culprit(traits(request, view.chain), now)
+            if spec.priority_field and priority is not None:
+                engine_priority = priority(view)
+            elif spec.priority_field and request.objective:
+                engine_priority = -request.priority
         fallbacks: tuple[str, ...] = ()
         if not once:
-            fallbacks = self._fallbacks(
-                group, group.slots, order, served, prefiller, fits=view.fits
-            )
+            named = served if request.model else ""
+            fallbacks = self._fallbacks(group, ranking, named, prefiller)
         return Decision(
             id=new_id(),
             request=request,
             settings=self.settings,
-            policy=policy.name,
-            reason=reason,
+            policy=policy.name if policy is not None else "least-loaded",
+            reason=ranking.reason,
             now=now,
             slot=slot,
             address=spec.address,
@@ -183,17 +233,17 @@ class Chooser:
             tried=tried,
             exhausted=exhausted,
             tokens=tokens,
-            uncached_tokens=tokens - view.cached_tokens.item(at) if prefiller is None else 0.0,
+            uncached_tokens=uncached_tokens,
             prefiller=prefiller,
             view=view,
-            scores=scores,
-            eligible=eligible,
-            position=at,
-            weights_version=tuned.version if tuned else 0,
+            scores=ranking.scores,
+            eligible=ranking.eligible,
+            position=0 if view is None else at,
+            weights_version=version,
             engine_priority=engine_priority,
-            trial=on_trial,
+            trial=ranking.on_trial,
             once=once,
-            left_out=group.standing.left_out,
+            left_out=None if view is None else group.standing.left_out,
             flight=InFlight(
                 slot=slot,
                 address=spec.address,
@@ -242,12 +292,8 @@ class Chooser:
         group: Group,
         room: Room | None,
         degraded: str,
-    ) -> tuple[list[int], Floats, Eligible, str, bool]:
-        """Filter, score and pick.
-
-        Return the positions of the candidates, the chosen one first; the scores; which of them may
-        be chosen; the reason; and whether this request is a trial.
-        """
+    ) -> Ranking:
+        """Filter, score and pick."""
         kept = policy.keep(view) if policy.filters else None
         scores = policy.score(view)
         eligible: Eligible = {}
@@ -265,7 +311,7 @@ class Chooser:
             prefer(eligible, "tried", times == least)
         if kept is not None:
             prefer(eligible, "policy", kept)
-        may = in_all(eligible)
+        may = in_all(eligible) if eligible else None
         if may is not None and not may[scores.argmax()]:
             view.reason = ""  # it explained an ineligible candidate
         reason, first = degraded, None
@@ -281,11 +327,18 @@ class Chooser:
         for fault in view.faults:
             self.degraded.attempt("watching", self._on_fault, fault)
             reason = self.degraded.degraded(fault.part)
-        return order, scores, eligible, reason or view.reason or policy.name, on_trial
+        return Ranking(
+            slots=group.slots,
+            order=order,
+            reason=reason or view.reason or policy.name,
+            policy=policy,
+            view=view,
+            scores=scores,
+            eligible=eligible,
+            on_trial=on_trial,
+        )
 
-    def _draw(
-        self, request: Request, group: Group, now: float, new_id: Callable[[], str]
-    ) -> Decision:
+    def _draw(self, request: Request, group: Group, now: float) -> Ranking:
         """Choose the least loaded of some random endpoints, as there is no prompt to price.
 
         Requests of all kinds count as load, since they share the engine.
@@ -304,32 +357,7 @@ class Chooser:
             reported = np.where(fresh(table, drawn, now), reported, 0.0)
             load = np.fmax(table.in_flight[drawn], reported)  # NaN means not reported
             order = [order[at] for at in np.argsort(load, kind="stable").tolist()]
-        slot = int(slots[order[0]])
-        spec = self.table.spec(slot)
-        model = spec.models[0]
-        served = self.table.sent_name(spec, request.model)
-        rewrite = served if request.model and served != request.model else None
-        return Decision(
-            id=new_id(),
-            request=request,
-            settings=self.settings,
-            policy="least-loaded",
-            reason="opaque",
-            now=now,
-            slot=slot,
-            address=spec.address,
-            rank=spec.rank,
-            way=spec.way,
-            fallbacks=self._fallbacks(group, slots, order, rewrite or request.model),
-            model=model,
-            rewrite=rewrite,
-            flight=InFlight(
-                slot=slot,
-                address=spec.address,
-                model=model,
-                adapter=served if served in spec.adapters else "",
-            ),
-        )
+        return Ranking(slots=slots, order=order, reason="opaque", eligible={})
 
     def _tuned(
         self, tuner: WeightSource, policy: Policy, request: Request, now: float
@@ -364,12 +392,9 @@ class Chooser:
     def _fallbacks(
         self,
         group: Group,
-        slots: Slots,
-        order: Sequence[int],
+        ranking: Ranking,
         served: str,
-        prefiller: Prefiller | None = None,
-        *,
-        fits: Mask | None = None,
+        prefiller: Prefiller | None,
     ) -> tuple[str, ...]:
         """Return the fallbacks, best first: endpoints that serve the model in the body, if any.
 
@@ -379,10 +404,10 @@ class Chooser:
         its model, and exclude the prefiller.
         """
         table, found = self.table, list[str]()
-        by_slot = table.by_slot
+        by_slot, slots, order = table.by_slot, ranking.slots, ranking.order
         first = by_slot[slots.item(order[0])]
         others, doubted = order[1:], group.standing.doubted
-        if fits is not None:
+        if ranking.view is not None and (fits := ranking.view.fits) is not None:
             others = [at for at in others if fits[at]]
             window = table.window_tokens[slots[order[0]]]
             doubted = [slot for slot in doubted if table.window_tokens[slot] >= window]

@@ -6,7 +6,7 @@ reservation exactly once, however the request ended, and passes the completion t
 
 An error in an estimator, a learner or an observer never fails a request. Each call is guarded
 (`laar.core.guards`); a decision made without a part says so in its reason (`degraded-*`). Learners
-and observers are called from ordered lists of steps.
+and observers are called in the order in which they were added (`Observers`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from laar.core.decision import Completion, Decision, DirectorSettings, InFlight
 from laar.core.endpoints import EndpointTable
 from laar.core.exploring import TRY
 from laar.core.feedback import Feedback
-from laar.core.guards import Step, run_steps
+from laar.core.guards import Observers, run_steps
 from laar.core.interfaces import Assessor, Fault, Room, WeightSource
 from laar.core.membership import key_of
 from laar.core.policy import Policy
@@ -78,27 +78,26 @@ class Director(Chooser):
         """Compares decisions with those of another policy."""
         self.later: Callable[[Callable[[], object]], object] = lambda call: call()
         """Runs a call once the decision has been sent to Envoy; by default, immediately."""
-        self._on_placed: list[Step] = [("learning", feedback.begin)]
-        self._on_counted: list[Step] = []
-        self._on_end: list[Step] = [("learning", feedback.engine_ended)]
-        self._on_released: list[Step] = [("learning", feedback.ended)]
         # Guarded one by one: a part that fails must not leave the table half changed.
-        self._on_left: list[Step] = [
-            ("learning", self.engines.drop),
-            ("learning", self.adapters.drop),
-            ("learning", self.needs.drop),
-            ("health", self.health.drop),
-        ]
-        if health is not None:  # otherwise nothing is excluded: do not record every attempt
-            self._on_counted.append(("health", attempts.begin))
-            self._on_released.insert(0, ("health", attempts.ended))
+        observers = self._observers = Observers()
         if prefixes is not None:
-            self._on_placed.insert(0, ("prefixes", self._enter_prefix))
-            self._on_left.append(("prefixes", prefixes.drop))
+            observers.add("prefixes", placed=self._enter_prefix, left=prefixes.drop)
             prefixes.make_room(table.capacity)
             prefixes.found.alike = table.alike
             table.on_grow.append(prefixes.make_room)
-        table.on_free = lambda slot: run_steps(self._on_left, self.degraded, slot)
+        if health is not None:  # otherwise nothing is excluded: do not record every attempt
+            observers.add("health", counted=attempts.begin, ended=attempts.ended)
+        observers.add(
+            "learning",
+            placed=feedback.begin,
+            ending=feedback.engine_ended,
+            ended=feedback.ended,
+            left=self.engines.drop,
+        )
+        observers.add("learning", left=self.adapters.drop)
+        observers.add("learning", left=self.needs.drop)
+        observers.add("health", left=self.health.drop)
+        table.on_free = lambda slot: run_steps(observers.left, self.degraded, slot)
 
     def use_tuner(self, tuner: WeightSource | None) -> None:
         """Take weights from a tuner, and report outcomes to it; None to stop both."""
@@ -108,16 +107,13 @@ class Director(Chooser):
         self,
         decided: Callable[[Decision], object] | None = None,
         settled: Callable[[Decision, Completion], object] | None = None,
+        left: Callable[[int], object] | None = None,
     ) -> None:
-        """Call `decided` after each decision is reserved, and `settled` when its request ends."""
-        if decided is not None:
-            self._on_counted.append(("watching", decided))
-        if settled is not None:
-            self._on_released.append(("watching", settled))
+        """Call `decided` after each decision is reserved, and `settled` when its request ends.
 
-    def on_left(self, forget: Callable[[int], None]) -> None:
-        """Also call `forget` with the slot of each endpoint that is removed."""
-        self._on_left.append(("watching", forget))
+        `left` is called with the slot of each endpoint that is removed.
+        """
+        self._observers.add("watching", counted=decided, ended=settled, left=left)
 
     # -- deciding ------------------------------------------------------------------------------
 
@@ -144,13 +140,13 @@ class Director(Chooser):
             self.explorer.tried(decision.view, decision.position)
         self.table.decisions += 1
         self.table.chosen[decision.slot] = self.table.decisions
-        run_steps(self._on_placed, self.degraded, decision, now)
+        run_steps(self._observers.placed, self.degraded, decision, now)
         self.table.reserve(decision.slot, decision.tokens, decision.uncached_tokens)
         if decision.prefiller is not None:
             self._begin_prefill(decision, now)
         if flight.adapter:
             self.adapters.sent(flight.slot, flight.adapter)
-        run_steps(self._on_counted, self.degraded, decision)
+        run_steps(self._observers.counted, self.degraded, decision)
         return decision
 
     # -- in flight -----------------------------------------------------------------------------
@@ -198,7 +194,7 @@ class Director(Chooser):
         flight.slot = slot
         flight.address = address
         flight.receipt = None
-        run_steps(self._on_placed, self.degraded, decision, now)
+        run_steps(self._observers.placed, self.degraded, decision, now)
         self.table.reserve(
             slot, decision.tokens, decision.uncached_tokens, answering=flight.answering
         )
@@ -238,11 +234,11 @@ class Director(Chooser):
         flight.settled = True
         if flight.attempt is not None and flight.attempt.useless:
             end.ok = False  # learn no more from it than from a refusal
-        run_steps(self._on_end, self.degraded, decision, end)
+        run_steps(self._observers.ending, self.degraded, decision, end)
         if not flight.answering and decision.prefiller is not None:
             self._end_prefill(decision, decision.now + end.latency_s, ok=False)
         self._release(decision)
-        run_steps(self._on_released, self.degraded, decision, end)
+        run_steps(self._observers.ended, self.degraded, decision, end)
 
     # -- the records of a request at its endpoint ----------------------------------------------
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,8 @@ _PACE_FADING = 2.0  # samples lose 18 % of their weight if their paces change by
 _TOKENIZE_S = 3e-6  # per token, standard deviation of the prior; vLLM takes 2.4e-6
 _LEAST_SLOWED = 0.01  # minimum prior of the slowdown by each other answer, as in vLLM
 
+Number = TypeVar("Number", float, Floats)
+
 
 @dataclass(kw_only=True, eq=False)
 class EndpointConstants:
@@ -40,14 +42,14 @@ class EndpointConstants:
         of: slots of the endpoints.
         models: the table's models when they were worked out.
         base_s: seconds that do not grow with the prompt.
-        read: c, actual prefill time / c(m)'s estimate.
-        tokenized: e, actual tokenization time / c(m)'s estimate of prefilling the whole prompt.
-        slowed: s, relative slowdown by each other request there.
-        waits: c * w, actual wait for the prompts ahead / c(m)'s estimate of their prefill.
-        turns: w, the share of the prompts ahead that a prompt waits for.
-        answer_s: d0, duration of a lone answer in seconds.
-        beside_s: d1, seconds added by each other request there.
-        bend: q, per token of context.
+        c: actual prefill time / c(m)'s estimate.
+        e: actual tokenization time / c(m)'s estimate of prefilling the whole prompt.
+        s: relative slowdown by each other request there.
+        cw: c * w, actual wait for the prompts ahead / c(m)'s estimate of their prefill.
+        w: the share of the prompts ahead that a prompt waits for.
+        answer_s: duration of a lone answer in seconds.
+        b: half of the seconds that each other request there adds.
+        q: the effect of the context, per token of it.
         slots: requests that the engine runs concurrently; infinite if it was not full lately.
         outlook: likely and best possible paces, over those above (`laar.core.paces`); None if all
             are known.
@@ -56,14 +58,14 @@ class EndpointConstants:
     of: Slots
     models: Sequence[str]
     base_s: Floats
-    read: Floats
-    tokenized: Floats
-    slowed: Floats
-    waits: Floats
-    turns: Floats
+    c: Floats
+    e: Floats
+    s: Floats
+    cw: Floats
+    w: Floats
     answer_s: Floats
-    beside_s: Floats
-    bend: Floats
+    b: Floats
+    q: Floats
     slots: Floats
     outlook: tuple[Floats, Floats] | None = None
 
@@ -86,6 +88,22 @@ class Sample(NamedTuple):
     even_s: float
     took_s: float
     weight: float
+
+
+class Constants(NamedTuple, Generic[Number]):
+    """The constants of a model's engines, or of several models as arrays.
+
+    The fields are those of `EndpointConstants`, at an average pace; `b` is in seconds.
+    """
+
+    base_s: Number
+    c: Number
+    s: Number
+    cw: Number
+    answer_s: Number
+    b: Number
+    q: Number
+    e: Number
 
 
 class Seen(NamedTuple):
@@ -119,7 +137,7 @@ class EngineModel:
         )
         self.rest = Line(
             prior=(1.0, _LEAST_SLOWED), doubt=(0.5, 0.05), low=(0.02, 0.0), high=(20.0, 5.0)
-        )  # d0, d1, in units of a mean answer
+        )  # answer and 2 b, in units of a mean answer
         self.unit_s, self._answers, self._tokens = _ANSWER_S, 1.0, 0.0
         self._guess_s, self._guess_share = _ANSWER_S, 1.0  # prior of `unit_s`, its share in it
         self._expect_speed()
@@ -171,11 +189,12 @@ class EngineModel:
             1.0 - self._guess_share, 1e-9
         )
 
-    def constants(self) -> tuple[float, ...]:
-        """Return b, c, s, w * c, d0, d1, q and e."""
-        b, c, cs, wc, cq, e = self.first.now
+    def constants(self) -> Constants[float]:
+        """Return the learned constants."""
+        base_s, c, cs, cw, cq, e = self.first.now
         d0, d1 = self.rest.now
-        return b, c, cs / c, wc, d0 * self.unit_s, d1 * self.unit_s, cq / (c * CONTEXT_TOKENS), e
+        b, q = 0.5 * (d1 * self.unit_s), cq / (c * CONTEXT_TOKENS)
+        return Constants(base_s, c, cs / c, cw, d0 * self.unit_s, b, q, e)
 
     def seen(self) -> Seen:
         """Return c(m) as learned from first tokens. Thread-safe."""
@@ -268,7 +287,7 @@ class EngineModel:
 
 
 def _first_prior(speed: SpeedPrior) -> tuple[float, ...]:
-    """Return b, c, c * s, w * c, c * q and e of a first token."""
+    """Return the base, c, c * s, c * w, c * q and e of a first token."""
     return speed.start_s, 1.0, 0.0, 1.0, speed.bend, 0.0
 
 

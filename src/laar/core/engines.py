@@ -3,22 +3,22 @@
 All engines share one closed-form model. A request with `x` seconds of prompt to prefill, `n` other
 requests at its endpoint, and `W` seconds of prompts ahead takes, in addition to the round trip,
 
-    to the first token   f_p * (b + e * X + c * (x * (1 + s * n) + w * W))
-    from there on        f_d * (d0 + d1 * n)
+    to the first token   f_p * (base + e * X + c * (x * (1 + s * n) + w * W))
+    from there on        f_d * (answer + 2 * b * n)
 
     X = c(m) * prompt,  x = c(m) * uncached * (1 + q * context)
 
-`b` does not grow with the prompt. `e` is the share of `X`, c(m)'s estimate for the whole prompt,
+`base` does not grow with the prompt. `e` is the share of `X`, c(m)'s estimate for the whole prompt,
 that is spent on it even if it is cached, mostly on tokenization. `x` and `W` are c(m)'s estimates,
 `c` is the actual time over the estimate. `context` is the mean number of tokens that each uncached
 token attends to: the cached ones and half of the rest. `q` makes long prompts take more than
 proportional time, as attention does. `w` is the share of the prompts ahead that a request waits
 for: 1 if they are prefilled one after another, 0 if concurrently. `s` is how much each other
-request slows its prefill; `d0` is the time of a lone answer, and `d1` what each other request adds
-(`n` then being their mean). These belong to a model and are shared by its endpoints; `f_p` and
-`f_d` are each endpoint's own pace relative to the others of its model (`laar.core.paces`). vLLM has
-`w` = 1 and `s` = 0; an engine that runs all prefills concurrently has the reverse. `n` and `W` are
-counted in `laar.core.traffic`.
+request slows its prefill; `answer` is the time of a lone answer, `b` half of what each other
+request adds (`n` then being their mean). These belong to a model and are shared by its endpoints;
+`f_p` and `f_d` are each endpoint's own pace relative to the others of its model
+(`laar.core.paces`). vLLM has `w` = 1 and `s` = 0; an engine that runs all prefills concurrently has
+the reverse. `n` and `W` are counted in `laar.core.traffic`.
 
 With few samples the priors apply: c(m) and the base of the artifact, `e` = 0, prefill as in vLLM,
 attention that adds twice c(m) at 65,536 tokens of context, and answers that take twice as long next
@@ -42,7 +42,7 @@ from laar.accuracy.artifact import CONTEXT_TOKENS
 from laar.accuracy.capability import SpeedPrior
 from laar.core.batches import Batches
 from laar.core.endpoints import EndpointTable, Floats, Slots
-from laar.core.engine_model import ERROR, EndpointConstants, EngineModel, Sample, Seen
+from laar.core.engine_model import ERROR, Constants, EndpointConstants, EngineModel, Sample, Seen
 from laar.core.paces import Paces
 from laar.core.traffic import Elsewhere, Traffic
 
@@ -126,21 +126,22 @@ class Engines:
         answered.sort(key=lambda model: model.mean_s)
         for model in of.values() if answered and len(of) > 1 else ():
             model.imitate(answered[0])
-        rows = [of[at].constants() if at in of else (math.nan,) * 8 for at in range(len(models))]
-        b, c, s, wc, d0, d1, bend, e = np.array(rows).T[:, model_id]
+        unknown = Constants(*[math.nan] * len(Constants._fields))
+        rows = [of[at].constants() if at in of else unknown for at in range(len(models))]
+        own: Constants[Floats] = Constants(*np.array(rows).T[:, model_id])
         first, rest = self.paces.first[slots], self.paces.rest[slots]
         self.kept = EndpointConstants(
             of=slots,
             models=models,
-            base_s=first * b,
-            read=first * c,
-            tokenized=first * e,
-            slowed=s,
-            waits=first * wc,
-            turns=wc / c,
-            answer_s=rest * d0,
-            beside_s=rest * d1,
-            bend=bend,
+            base_s=first * own.base_s,
+            c=first * own.c,
+            e=first * own.e,
+            s=own.s,
+            cw=first * own.cw,
+            w=own.cw / own.c,
+            answer_s=rest * own.answer_s,
+            b=rest * own.b,
+            q=own.q,
             slots=self.batches.most_at_once[slots],
             outlook=self.paces.outlook(slots),
         )
@@ -149,7 +150,7 @@ class Engines:
     def reads(self, slots: Slots) -> Floats:
         """Return actual prefill time at `slots`, as a multiple of c(m)'s estimate."""
         known = [self._models.get(name) for name in self._table.models]
-        by_model = np.array([1.0 if model is None else model.constants()[1] for model in known])
+        by_model = np.array([1.0 if model is None else model.constants().c for model in known])
         paced: Floats = self.paces.first[slots] * by_model[self._table.model_id[slots]]
         return paced
 
@@ -239,7 +240,7 @@ class Engines:
         d0, d1 = model.rest.now
         self.paces.ended(slot, took / (1.0 + d1 / d0 * others), answer_tokens)
         if seen:  # prompts prefilled meanwhile delayed the answer
-            waited = model.constants()[3] * self.paces.first.item(slot)
+            waited = model.constants().cw * self.paces.first.item(slot)
             took = max(took - waited * (traffic.done_s.item(slot) - began.done_s), 0.1 * took)
         even_s, weight = took / self.paces.rest.item(slot), _UNKNOWN_LENGTH
         if answer_tokens:
@@ -258,8 +259,9 @@ class Engines:
         """
         slot, model = began.slot, began.model
         pace = self.paces.first.item(slot)
-        b, *_, e = model.constants()  # the other endpoint tokenizes the prompt as well
-        took = max(took_s - b - e * began.prompt_s, 1e-4)
+        own = model.constants()
+        # The other endpoint tokenizes the prompt as well.
+        took = max(took_s - own.base_s - own.e * began.prompt_s, 1e-4)
         features = _features(model, began.plain_s, began)
         self._report(slot, model, Sample(True, features, took / pace, took, 0.02))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from laar.core.interfaces import PolicyPart
@@ -23,6 +24,31 @@ Part = Reasoned | Literal["health", "learning", "tuner", "watching"]
 
 Step = tuple[Part, Callable[..., object]]
 """A call and the part it belongs to."""
+
+
+@dataclass(slots=True)
+class Observers:
+    """Who hears of each event, in the order in which they were added.
+
+    Args:
+        placed: an endpoint was chosen, or the request has moved; with the decision and the time.
+        counted: the decision is reserved; with the decision.
+        ending: the request has ended, and is still counted; with the decision and the completion.
+        ended: the request has ended; with the same.
+        left: an endpoint was removed; with its slot.
+    """
+
+    placed: list[Step] = field(default_factory=list)
+    counted: list[Step] = field(default_factory=list)
+    ending: list[Step] = field(default_factory=list)
+    ended: list[Step] = field(default_factory=list)
+    left: list[Step] = field(default_factory=list)
+
+    def add(self, part: Part, **calls: Callable[..., object] | None) -> None:
+        """Add the calls of a part, each named as the event that it hears of."""
+        for event, call in calls.items():
+            if call is not None:
+                getattr(self, event).append((part, call))
 
 
 class Faults(Counter[str]):

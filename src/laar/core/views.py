@@ -51,20 +51,23 @@ def view_of(
     except Exception:  # noqa: BLE001 - guarded inline, as below
         reason = chooser.degraded.degraded("assessor")
         known = _PLAIN_ASSESSOR.assess(request, models, tried, now)
-    chain, demand, again, fetched = None, None, None, None
     by_model = known.tokens[: len(table.models)]
     if request.tokens:
         by_model = np.full(len(by_model), float(request.tokens))
-    shares = np.zeros(table.capacity)
+    match = None
     if prefixes is not None:
         try:
-            chain, by_model, shares, demand, again, fetched = prefixes.look_up(
-                request, weights_of, table.models, by_model, now
-            )
+            match = prefixes.look_up(request, weights_of, table.models, by_model, now)
         except Exception:  # noqa: BLE001
             reason = chooser.degraded.degraded("prefixes")
-    if fetched is not None:
-        shares = shares - fetched
+    chain = demand = again = fetched = None
+    if match is None:
+        shares = np.zeros(table.capacity)
+    else:
+        chain, by_model, shares = match.chain, match.tokens, match.shares
+        demand, again, fetched = match.demand, match.again, match.fetched
+        if fetched is not None:
+            shares = shares - fetched
     prefillers = group.prefillers
     if prefillers is not None and table.windowed:
         tokens = by_model[table.model_id[prefillers.slots]]

@@ -9,10 +9,6 @@ Any other turn also needs room for its context. A turn that waits for that room 
 `max_hold_s` at the latest, or immediately if the queue is full. By default, requests never wait
 because of load, so those that name no session are sent as if there were no admission.
 
-Prefill seconds in flight are those of `laar.core.traffic`: the learned time of the tokens that the
-endpoint has probably not cached, including the quadratic cost of long prompts. They are counted
-until the first token, or if that is not seen, until the time at which it is expected.
-
 All of this is synchronous and reads no clock, so the lab runs the same code. Prefills that another
 picker sends to the same endpoints show only in the endpoints' readings.
 
@@ -39,22 +35,16 @@ from laar.core.interfaces import NoRoomError, View
 from laar.core.request import Api, Request
 from laar.core.stored import Context
 from laar.errors import RequestError
+from laar.flow.load import LoadControl, priority_of
 from laar.flow.queue import SATURATED, WORDS, Item, Queue
-from laar.flow.saturation import Long, has_room, longs_at
 from laar.flow.sessions import Place, Sessions
 from laar.flow.settings import FlowSettings
-from laar.flow.slack import RHO_MAX
 from laar.latest import Latest
 from laar.prefix.index import Receipt
 
 Verdict = Decision | Exception
 """The decision, or the error that prevented it. A `RequestError` is an answer for the client; any
 other error is a bug in laar, and the request must continue without a decision."""
-
-_MAX_BAND = 1000
-"""Bands are clamped to this, so that an engine's priority stays an exact JSON number."""
-_BAND_STEP = 1 << 40
-"""Engine priorities between two bands: 34 years in milliseconds, so that they never mix."""
 
 _OWN_READ = 2.0
 """Weight of prefilling a context again: the first token's weight in the default cost. The delay of
@@ -71,9 +61,6 @@ _MAX_ASKED = 10_000
 
 _SHOWN = 50
 """Maximum number of sessions in an explanation."""
-
-_SHORTS_LATELY_S = 5.0
-"""Seconds after a short prompt during which endpoints are kept free because more may follow."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,7 +85,7 @@ class Admission:
         queue: the waiting requests.
         ready: whether any endpoint is known; until then, every request that may wait does.
         draining: whether the picker is stopping, so no request waits any more.
-        longs: the long prompts in flight that await their first token, by id of the decision.
+        load: keeps endpoints below their limits; None unless `by_load`.
         sessions: the sessions whose contexts have a place.
         epoch_s: when the clock was 0, in seconds since 1970: with it, engines can compare the
             priorities that several pickers give. 0 for a lone picker.
@@ -108,17 +95,16 @@ class Admission:
 
     def __init__(self, director: Director, settings: FlowSettings, *, by_load: bool = True) -> None:
         self.by_load = by_load
+        self.load = LoadControl(director) if by_load else None
         self.queue: Queue[Verdict] = Queue(settings)
         self.ready = True
         self.draining = False
         self.epoch_s = 0.0
-        self.longs: dict[str, Long] = {}
         self.sessions = Sessions(director.table)
         self.on_turn: Callable[[int, Receipt | None, Context], None] | None = None
-        director.on_left(self.sessions.drop)
+        director.watch(left=self.sessions.drop)
         self._director = director
         self._tickets = 0
-        self._short_at = -math.inf
         self._asked: Latest[str, tuple[float, float]] = Latest(_MAX_ASKED)  # first and last try
         self._turns: dict[str, Place] = {}  # by id of the decision
 
@@ -141,7 +127,8 @@ class Admission:
         passes = request.api is Api.OPAQUE or request.shadow or self.draining
         if passes or not (self.by_load or session):
             decision = self._director.decide(request, now)
-            self._count_long(decision)
+            if self.load is not None:
+                self.load.count(decision, self.queue.settings)
             return decision
         if not self.ready:
             self._director.table.away.missed(request)
@@ -155,8 +142,8 @@ class Admission:
             if own is not None and (place is None or not place.busy):
                 return own | (not session or any(p <= 1.0 for p in self._prices(view, now)))
             item = self._item(request, now, view)
-            if not item.is_long:
-                self._short_at = now
+            if self.load is not None and not item.is_long:
+                self.load.short_at = now
             free, places = self._room(view, item, now), self._places(request, view, now, own)
             fits, needs_place = bool((free & places).any()), bool(session) and own is None
             no_place = queue.contexts > 0 if fits else bool(free.any()) or not places.any()
@@ -164,7 +151,7 @@ class Admission:
             return free & (fits and queue.waiting == (0 if needs_place else queue.contexts))
 
         def priority(view: View) -> int:
-            return self._priority(self._item(request, now, view))
+            return priority_of(self._item(request, now, view), self.epoch_s)
 
         try:
             decision = self._director.decide(request, now, room, priority if self.by_load else None)
@@ -241,7 +228,7 @@ class Admission:
                     self._room(view, item, now, shorts_wait=shorts_wait)
                     & self._places(request, view, now, self._own(request, view))
                 ),
-                (lambda _view: self._priority(item)) if self.by_load else None,
+                (lambda _view: priority_of(item, self.epoch_s)) if self.by_load else None,
             )
         except NoRoomError:
             return None
@@ -306,8 +293,8 @@ class Admission:
             return {}
         own = self._own(decision.request, view)
         needs = own is None and _session(decision.request)
-        turns = self._engines(view).turns
-        wait_s, price_s = self.sessions.wait_s(view, turns, now) if needs else (0.0, 0.0)
+        w = self._engines(view).w
+        wait_s, price_s = self.sessions.wait_s(view, w, now) if needs else (0.0, 0.0)
         return {
             "has_place": own is not None,
             "price_s": round(price_s, 3) if math.isfinite(price_s) else None,
@@ -345,8 +332,8 @@ class Admission:
         work_s, reach = tokens * PlainAssessor.SECONDS_PER_TOKEN, 0
         if view is not None:
             engine, total, cached = self._engines(view), view.tokens, view.cached_tokens
-            work = engine.read * view.seconds_per_token * (total - cached)
-            work *= 1.0 + 0.5 * engine.bend * (total + cached)
+            work = engine.c * view.seconds_per_token * (total - cached)
+            work *= 1.0 + 0.5 * engine.q * (total + cached)
             best = int(work.argmin())
             work_s, tokens = float(work[best]), float(view.tokens[best])
             uncached = tokens - float(view.cached_tokens[best])
@@ -371,12 +358,6 @@ class Admission:
             reach=reach,
             request=request,
         )
-
-    def _priority(self, item: Item) -> int:
-        """Return a priority for engines, lower first: by band, then by when slack runs out."""
-        band = max(-_MAX_BAND, min(_MAX_BAND, item.band))
-        slack_ends_s = item.arrival_s - item.earlier_s + max(0.0, item.objective_s - item.work_s)
-        return -band * _BAND_STEP + int((self.epoch_s + slack_ends_s) * 1000.0)
 
     # -- room ----------------------------------------------------------------------------------
 
@@ -405,7 +386,7 @@ class Admission:
         return free if own is None else free | own
 
     def _prices(self, view: View, now: float) -> Iterator[float]:
-        return self.sessions.prices(view, self._engines(view).turns, now)
+        return self.sessions.prices(view, self._engines(view).w, now)
 
     def _engines(self, view: View) -> EndpointConstants:
         """Return the learned constants of the candidates' engines."""
@@ -429,7 +410,7 @@ class Admission:
         ):
             return free
         bearable = free & (wait_s > 0.0) & (wait_s <= self.queue.settings.max_hold_s)
-        bearable &= self._engines(view).turns > _IN_TURN
+        bearable &= self._engines(view).w > _IN_TURN
         return bearable & (wait_s >= wait_s[bearable].max()) if bearable.any() else free
 
     def _room(self, view: View, item: Item, now: float, *, shorts_wait: bool = False) -> Mask:
@@ -440,33 +421,10 @@ class Admission:
     def _open(
         self, slots: Slots, item: Item, now: float, is_long: Mask, *, shorts_wait: bool
     ) -> Mask:
-        if not self.by_load:
+        if self.load is None:
             return np.ones(len(slots), np.bool_)
-        settings, table, engines = self.queue.settings, self._director.table, self._director.engines
-        longs = longs_at(self.longs.values(), engines, slots, now)
-        room = has_room(
-            table, engines, settings, slots, now, is_long, longs, shorts_wait=shorts_wait
-        )
-        return room & self._apart(longs[0] > 0.0, item, now, is_long)
-
-    def _apart(self, mixed: Mask, item: Item, now: float, is_long: Mask) -> Mask:
-        """Keep long and short prompts on different endpoints while possible.
-
-        Engines that serve in order of arrival delay a short prompt by the whole prefill of a long
-        one ahead. So shorts wait for an endpoint that has no long prompt, if there is any, and
-        longs with slack leave half of the endpoints to shorts if any of these arrived recently.
-        Leaving shorts only the last endpoint made it the bottleneck of a fleet with mostly short
-        requests (`laar lab run medha-picker`).
-        """
-        free = ~mixed
-        slack_s = item.arrival_s - item.earlier_s + item.objective_s - now - item.work_s
-        yields = (
-            len(free) > 1
-            and free.sum() <= max(1, len(free) // 2)
-            and now - self._short_at < _SHORTS_LATELY_S
-            and slack_s > RHO_MAX * item.work_s
-        )
-        return np.where(is_long, mixed | (not yields), free | ~free.any())
+        settings = self.queue.settings
+        return self.load.room(slots, item, settings, now, is_long, shorts_wait=shorts_wait)
 
     # -- requests in flight --------------------------------------------------------------------
 
@@ -478,7 +436,8 @@ class Admission:
             ok: whether the endpoint accepted the request.
             full: whether it may have refused the request for lack of room.
         """
-        self.longs.pop(decision.id, None)
+        if self.load is not None:
+            self.load.longs.pop(decision.id, None)
         if not ok and (place := self._turns.pop(decision.id, None)) is not None:
             self.sessions.refused(place)
             if full:
@@ -489,7 +448,8 @@ class Admission:
 
         A turn cut off before keeps no place, unless most of its context was cached already.
         """
-        self.longs.pop(decision.id, None)
+        if self.load is not None:
+            self.load.longs.pop(decision.id, None)
         place, attempt = self._turns.pop(decision.id, None), decision.flight.attempt
         begun = begun or 2.0 * decision.uncached_tokens < decision.tokens
         if place is not None and (not begun or (attempt is not None and attempt.useless)):
@@ -506,10 +466,8 @@ class Admission:
     def moved(self, decision: Decision, now: float) -> None:
         """Handle a request that Envoy sent to an endpoint other than the one picked."""
         slot = decision.flight.slot
-        long = self.longs.get(decision.id)
-        if long is not None and long.slot != slot and decision.prefiller is None:
-            del self.longs[decision.id]
-            self._count_long(decision)
+        if self.load is not None:
+            self.load.moved(decision, self.queue.settings)
         place = self._turns.get(decision.id)
         if place is not None and decision.slot != slot:
             self.sessions.full(decision.slot)
@@ -520,25 +478,13 @@ class Admission:
         view = decision.view
         assert view is not None  # opaque requests are not counted
         at = decision.position
-        read = self._engines(view).read.item(at)
-        token_s = read * view.seconds_per_token.item(at)
+        token_s = self._engines(view).c.item(at) * view.seconds_per_token.item(at)
         found, reread_s = view.cached_tokens.item(at), _OWN_READ * token_s * view.tokens.item(at)
         decision.flight.admitted = True
         self._asked.pop(_session(decision.request), None)
         self._begin_turn(decision, decision.slot, found, reread_s, now)
-        self._count_long(decision)
-
-    def _count_long(self, decision: Decision) -> None:
-        """Count a long prompt at the endpoint that prefills it."""
-        flight, prefiller = decision.flight, decision.prefiller
-        began, tokens = flight.began, decision.uncached_tokens
-        if prefiller is not None:
-            began, tokens = flight.prefill_began, prefiller.uncached_tokens
-        if self.by_load and tokens > self.queue.settings.long_tokens and began is not None:
-            free_at = self._director.engines.traffic.free_at.item(began.slot)
-            until = math.inf if began.shown else free_at
-            self.longs[decision.id] = Long(began.slot, began.work_s, until)
-            flight.admitted = True
+        if self.load is not None:
+            self.load.count(decision, self.queue.settings)
 
     def _begin_turn(
         self, decision: Decision, slot: int, found: float, reread_s: float, now: float

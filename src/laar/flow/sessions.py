@@ -160,19 +160,19 @@ class Sessions:
             return named
         return next(filter(None, map(self._places.get, reversed(chain.hashes))), named)
 
-    def prices(self, view: View, turns: Floats, now: float) -> Iterator[float]:
+    def prices(self, view: View, w: Floats, now: float) -> Iterator[float]:
         """Yield for each candidate the most that a second of waiting saves any session.
 
-        Above 1, the prompt should be held; infinite if turns in flight occupy the room. `turns` is
+        Above 1, the prompt should be held; infinite if turns in flight occupy the room. `w` is
         the share of the prompts ahead that a prompt waits for, by candidate (`laar.core.engines`).
         """
-        for leaving, waits in zip(self._leaving_at(view), turns.tolist(), strict=True):
+        for leaving, waits in zip(self._leaving_at(view), w.tolist(), strict=True):
             yield self._price(leaving, waits, now)
 
-    def wait_s(self, view: View, turns: Floats, now: float) -> tuple[float, float]:
+    def wait_s(self, view: View, w: Floats, now: float) -> tuple[float, float]:
         """Return how long a prompt is held if no session returns, and how much that saves."""
         found = [(math.inf, math.inf)]
-        for leaving, waits in zip(self._leaving_at(view), turns.tolist(), strict=True):
+        for leaving, waits in zip(self._leaving_at(view), w.tolist(), strict=True):
             first = self._price(leaving, waits, now)
             ends_s = {
                 age_s - now + place.idle_at for place, _ in leaving or () for age_s in _AGES_S
@@ -203,54 +203,30 @@ class Sessions:
         could not be recognized again, if it exceeds the cache, or if the endpoint has room for
         everything.
         """
-        room = self._room(slot)
-        own = self.place(session, chain)
-        is_less = own is not None and tokens + _LEAST_TOKENS < own.tokens + own.shared
-        if own is not None and own.key != session:
-            session = ""  # found by its prompt, which only shares the session's name
-        elif own is not None and is_less and not _begins(own, chain):
-            own, session = None, ""  # the first turn of such a context
-        key: Hashable = session
-        if not session:
-            if chain is None or not chain.hashes:
-                return None
-            key = chain.hashes[-1]
-        if not tokens <= room:
+        key, place = self._identify(session, chain, tokens)
+        if key is None or not tokens <= self._room(slot):
             return None
-        stays = own is not None and own.slot == slot
-        if own is None:
-            own = self._gone[False].pop(key, None) or self._gone[True].pop(key, None)
-            own = own or Place(key, slot, tokens, reread_s, is_session=bool(session))
-        elif own.busy and is_less:
-            own.busy += 1  # in parallel with another turn
-            return own
+        if place is not None and place.busy and _is_shorter(tokens, place):
+            place.busy += 1  # in parallel with another turn
+            return place
+        stays = place is not None and place.slot == slot
+        if place is None:
+            place = self._gone[False].pop(key, None) or self._gone[True].pop(key, None)
+            place = place or Place(key, slot, tokens, reread_s, is_session=isinstance(key, str))
         else:
-            self._remove(own)
-            if not own.busy and own.is_session:
-                self._learn(now - own.idle_at, returned=True)
-                own.is_sure = own.has_returned and _continues(own, chain)
-                own.has_returned = True
-            own.is_session = bool(session) or (not own.busy and (own.is_session or own.key != key))
+            self._remove(place)
+            self._continue(place, key, chain, now)
         if not stays:
             drops = self._drops[slot]
-            if own.visited.get(slot, (found, -1))[1] != drops:
-                own.visited[slot] = found, drops
-            own.shared = min(found, own.visited[slot][0])
-        own.key, own.slot, own.reread_s = key, slot, reread_s
-        own.tokens = tokens = max(_LEAST_TOKENS, tokens - own.shared)
-        own.busy += 1
-        own.middle, own.start = _middle(own, chain), _start(chain)
-        cache = self._caches.setdefault(slot, _Cache())
-        while cache.tokens + tokens > room:
-            place = next((place for place in cache.places.values() if not place.busy), None)
-            if place is None:
-                break
-            self._forget(place)
-            if place.is_session:
-                self._learn(now - place.idle_at, returned=False)
-        self._places[key] = cache.places[key] = own
-        cache.tokens += tokens
-        return own
+            if place.visited.get(slot, (found, -1))[1] != drops:
+                place.visited[slot] = found, drops
+            place.shared = min(found, place.visited[slot][0])
+        place.key, place.slot, place.reread_s = key, slot, reread_s
+        place.tokens = max(_LEAST_TOKENS, tokens - place.shared)
+        place.busy += 1
+        place.middle, place.start = _middle(place, chain), _start(chain)
+        self._insert(place, now)
+        return place
 
     def refused(self, place: Place) -> None:
         """Handle the end of a turn that its endpoint refused: it took no room.
@@ -308,6 +284,41 @@ class Sessions:
     def _room(self, slot: int) -> float:
         """Return an endpoint's cache size in tokens; NaN if unknown or backed by a slower tier."""
         return math.nan if self._table.has_tiers[slot] else self._table.capacity_tokens.item(slot)
+
+    def _identify(
+        self, session: str, chain: Chain | None, tokens: float
+    ) -> tuple[Hashable, Place | None]:
+        """Return the key of a turn's context, None if it has none, and the place that it has."""
+        place = self.place(session, chain)
+        if place is not None and place.key != session:
+            session = ""  # found by its prompt, which only shares the session's name
+        elif place is not None and _is_shorter(tokens, place) and not _begins(place, chain):
+            session, place = "", None  # the first turn of such a context
+        if session or chain is None or not chain.hashes:
+            return session or None, place
+        return chain.hashes[-1], place
+
+    def _continue(self, place: Place, key: Hashable, chain: Chain | None, now: float) -> None:
+        """Record on a place that a turn returned to it; its context is then found by `key`."""
+        if not place.busy and place.is_session:
+            self._learn(now - place.idle_at, returned=True)
+            place.is_sure = place.has_returned and _continues(place, chain)
+            place.has_returned = True
+        goes_on = not place.busy and (place.is_session or place.key != key)
+        place.is_session = isinstance(key, str) or goes_on
+
+    def _insert(self, place: Place, now: float) -> None:
+        """Add a place to its endpoint's cache, and remove idle ones that no longer fit."""
+        cache, room = self._caches.setdefault(place.slot, _Cache()), self._room(place.slot)
+        while cache.tokens + place.tokens > room:
+            idle = next((other for other in cache.places.values() if not other.busy), None)
+            if idle is None:
+                break
+            self._forget(idle)
+            if idle.is_session:
+                self._learn(now - idle.idle_at, returned=False)
+        self._places[place.key] = cache.places[place.key] = place
+        cache.tokens += place.tokens
 
     def _remove(self, place: Place) -> None:
         del self._places[place.key]
@@ -416,6 +427,11 @@ def _middle(place: Place, chain: Chain | None) -> tuple[int, int]:
 def _start(chain: Chain | None) -> int:
     """Return the value of `Place.start` after a turn with this prompt."""
     return chain.hashes[min(len(chain), _START_BLOCKS) - 1] if chain else 0
+
+
+def _is_shorter(tokens: float, place: Place) -> bool:
+    """Return whether a prompt is shorter than the context that has the place."""
+    return tokens + _LEAST_TOKENS < place.tokens + place.shared
 
 
 def _begins(place: Place, chain: Chain | None) -> bool:

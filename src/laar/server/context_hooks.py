@@ -25,11 +25,12 @@ from laar.protocol.ports import Restorer
 from laar.settings import Settings
 from laar.settings.context import ContextRoute
 from laar.telemetry.metrics import Histogram
+from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
     from laar.context.memo import Memo
     from laar.context.turn import TurnPlan
-    from laar.server.picker import Picker
+    from laar.sharing.sharing import Sharing
 
 MAX_ANSWERED = 20_000
 """Maximum number of decisions awaiting an outcome, 500 bytes each; the oldest is dropped first."""
@@ -146,11 +147,29 @@ class _Reworked:
 
 
 class ContextHooks:
-    """The hooks of all routes of a picker; implements `laar.protocol.ports.BodyHook`."""
+    """The hooks of all routes of a picker; implements `laar.protocol.ports.BodyHook`.
 
-    def __init__(self, picker: Picker) -> None:
-        self._picker = picker
-        self._clock = picker.clock
+    Args:
+        settings: the routes.
+        clock: monotonic seconds.
+        problems: receives routes that have switched themselves off.
+        faults: counts the errors of hooks.
+        sharing: passes orders to other pickers; None keeps them here.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Callable[[], float],
+        problems: Problems,
+        faults: Counter[str],
+        sharing: Sharing | None,
+    ) -> None:
+        self._clock = clock
+        self._problems = problems
+        self._faults = faults
+        self._sharing = sharing
         self.orderings: list[Ordering] = []
         """The routes in the order of the settings."""
         self.shows_answers = False
@@ -162,7 +181,7 @@ class ContextHooks:
         self._due: deque[Callable[[], None]] = deque()
         self.answered: Latest[str, tuple[Ordering, Callable[..., None]]] = Latest(MAX_ANSWERED)
         """The decisions that await an outcome, each with the call that records it."""
-        self.apply_settings(picker.settings)
+        self.apply_settings(settings)
 
     def apply_settings(self, settings: Settings) -> None:
         """Apply new routes.
@@ -183,7 +202,7 @@ class ContextHooks:
             ordering.rule = rule
         self.orderings = [ordering for ordering, _ in made]
         for name in known:
-            self._picker.problems.report(f"context {name}", None)
+            self._problems.report(f"context {name}", None)
 
     @cached_property
     def _memo(self) -> Memo:
@@ -191,9 +210,8 @@ class ContextHooks:
         from laar.context.memo import Memo
         from laar.sharing.records import Moved
 
-        if self._picker.sharer is None:
+        if (sharing := self._sharing) is None:  # it keeps orders for restarts and other pickers
             return Memo()
-        sharing = self._picker.sharer.sharing  # keeps orders for a restart and for other pickers
         sharing.orders = memo = Memo(
             lambda: sharing.key, lambda *changed: sharing.outbox.add(Moved(*changed))
         )
@@ -241,7 +259,7 @@ class ContextHooks:
         )
         ordering.count(plan, self._clock() - began)
         if plan.reason is Reason.ERROR:
-            self._picker.director.degraded[_WHAT] += 1
+            self._faults[_WHAT] += 1
         teaches = plan.orders or plan.memos or plan.seen
         if not teaches and plan.body is body and (restores or not self.may_restore):
             return None  # else its response may show whether responses pass through here
@@ -261,12 +279,12 @@ class ContextHooks:
             try:
                 call()
             except Exception:  # noqa: BLE001 - a hook's error must not fail the request
-                self._picker.director.degraded[_WHAT] += 1
+                self._faults[_WHAT] += 1
 
     def judge(self, ordering: Ordering) -> None:
         """Report once if a route has switched itself off."""
         guard, source = ordering.hook.guard, f"context {ordering.rule.name}"
-        if not guard.off or source in self._picker.problems or ordering not in self.orderings:
+        if not guard.off or source in self._problems or ordering not in self.orderings:
             return
         gain, _ = guard.gain()
         why = f"reordering does not pay off here: {gain:+.3f} of the prompt cached due to the hook"
@@ -276,7 +294,7 @@ class ContextHooks:
                 f"{guard.moved.changed.mean:.3f} with the hook, {guard.moved.left.mean:.3f} without"
             )
         text = f"switched itself off: {why}; POST /context/reset switches it on again"
-        self._picker.problems.report(source, text)
+        self._problems.report(source, text)
 
     def reported(self, decision: str, correct: bool) -> None:
         """Record the outcome of a decision; only the first counts."""
@@ -300,4 +318,4 @@ class ContextHooks:
         """Forget the measurements of a route and switch it on again."""
         ordering.hook.guard.reset()
         ordering.forget_gains()
-        self._picker.problems.report(f"context {ordering.rule.name}", None)
+        self._problems.report(f"context {ordering.rule.name}", None)

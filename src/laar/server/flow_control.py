@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from laar.core.decision import Completion, Decision
+from laar.core.director import Director
 from laar.core.request import Request
 from laar.envoy.endpoints_file import ENVOY_LEARNS_S
 from laar.errors import RequestError
 
 if TYPE_CHECKING:
     from laar.flow.admission import Admission, Outcome
-    from laar.server.picker import Picker
 
 _TICK_S = 0.1
 """Seconds between checks of the queue without events; a tenth of the scrape interval."""
@@ -57,21 +57,31 @@ class FlowControl:
     """Decides on requests, immediately or after a wait.
 
     Args:
-        picker: settles decisions whose clients are gone, and records the outcome of every wait.
         admission: decides which requests go and which wait.
+        director: settles decisions whose clients are gone.
+        clock: monotonic seconds.
+        waited: called with the outcome of every wait.
     """
 
-    def __init__(self, picker: Picker, admission: Admission) -> None:
+    def __init__(
+        self,
+        admission: Admission,
+        director: Director,
+        *,
+        clock: Callable[[], float],
+        waited: Callable[[Outcome], object],
+    ) -> None:
         self.by_load = admission.by_load
         """Whether requests without a session may wait too."""
         self._admission = admission
-        self._picker = picker
-        self._clock = picker.clock
+        self._settle = director.settle
+        self._clock = clock
+        self._waited = waited
         self._waiting: dict[Hashable, asyncio.Future[Outcome]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._opening: asyncio.TimerHandle | None = None
         self._called = False
-        picker.director.watch(settled=self._settled)
+        director.watch(settled=self._settled)
 
     def ask(self, request: Request, now: float) -> Decision | Waiting:
         """Return the decision, or a `Waiting` if the request has to wait.
@@ -145,7 +155,7 @@ class FlowControl:
             self._give_back(outcome)
         else:
             future.set_result(outcome)
-        self._picker.waited(outcome)
+        self._waited(outcome)
 
     def _forget(self, ticket: Hashable, future: asyncio.Future[Outcome]) -> None:
         """Forget a request whose client is gone; release its outcome if it has just arrived."""
@@ -157,7 +167,7 @@ class FlowControl:
     def _give_back(self, outcome: Outcome) -> None:
         if isinstance(outcome.verdict, Decision):
             gone = Completion(status=None, cause="disconnect", latency_s=0.0)
-            self._picker.director.settle(outcome.verdict, gone)
+            self._settle(outcome.verdict, gone)
 
     def _settled(self, decision: Decision, end: Completion) -> None:
         if decision.flight.admitted:

@@ -7,10 +7,10 @@ across a restart (`laar.sharing.snapshot`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
 from itertools import islice
 from operator import methodcaller
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from laar.accuracy.assessor import CapabilityAssessor, read_capability
 from laar.accuracy.capability import CapabilityModel
@@ -19,13 +19,11 @@ from laar.accuracy.online import KAPPA, OnlineOutcomes
 from laar.accuracy.reports import OutcomeReports
 from laar.core.decision import Completion, Decision
 from laar.core.engine_model import Seen
+from laar.core.engines import Engines
 from laar.core.request import Request
 from laar.errors import SettingError
 from laar.prefix.lengths import DIGEST
 from laar.settings.routing import Accuracy
-
-if TYPE_CHECKING:
-    from laar.server.picker import Picker
 
 _SAMPLE_HEAD_CHARS, _SAMPLE_TAIL_CHARS = 200, 300
 _SAMPLE_SPANS = 8
@@ -40,10 +38,8 @@ class Learning:
         SettingError: the artifact cannot be used.
     """
 
-    def __init__(self, picker: Picker) -> None:
-        settings = picker.settings.accuracy
-        self._picker = picker
-        self._clock = picker.clock
+    def __init__(self, settings: Accuracy, clock: Callable[[], float]) -> None:
+        self._clock = clock
         capability = artifact_of(settings)
         online = OnlineOutcomes(capability)
         self.online = online if settings.online else None
@@ -85,9 +81,8 @@ class Learning:
         known = not set(served).isdisjoint(self.assessor.capability.models)
         return known or (self.online is not None and bool(self.online.cells))
 
-    def fault_of_artifact(self, served: Collection[str]) -> str | None:
+    def fault_of_artifact(self, artifact: Path | None, served: Collection[str]) -> str | None:
         """Return a problem if the artifact lacks all served models, or a reliable speed for one."""
-        artifact = self._picker.settings.accuracy.capability
         measured = self.assessor.capability.models
         if unsure := [name for name in self.assessor.capability.unsure if name in served]:
             return (
@@ -104,19 +99,19 @@ class Learning:
 
     # -- showing -------------------------------------------------------------------------------
 
-    def speeds(self) -> dict[str, tuple[float | None, Seen | None]]:
+    def speeds(self, engines: Engines) -> dict[str, tuple[float | None, Seen | None]]:
         """Return c(m) by model: the artifact's and the learned value. Thread-safe."""
         measured = self.assessor.capability.measured_s_per_token
-        seen = self._picker.director.engines.seen()
+        seen = engines.seen()
         names = dict.fromkeys([*measured, *seen])
         return {name: (measured.get(name), seen.get(name)) for name in names}
 
-    def models(self, served: list[str]) -> list[dict[str, object]]:
+    def models(self, served: list[str], engines: Engines) -> list[dict[str, object]]:
         """Return an entry for each served, measured or reported model. Thread-safe."""
         capability, online = self.assessor.capability, self.online
         reported = online.by_model(self._clock()) if online is not None else {}
         weights = online.prior_weights() if online is not None else {}
-        speeds = self.speeds()
+        speeds = self.speeds(engines)
         entries: list[dict[str, object]] = []
         for model in dict.fromkeys([*served, *capability.models, *reported]):
             outcomes = reported.get(model)

@@ -33,14 +33,16 @@ from laar.prefix.beliefs import PrefixBeliefs
 from laar.protocol.rules import GatewayRules
 from laar.protocol.sampling import Sampler
 from laar.protocol.stream import HeldBytes
-from laar.server.admin.observability import Observability
+from laar.server.admin.feed import Feed
 from laar.server.context_hooks import ContextHooks
 from laar.server.learning import Learning
 from laar.settings import Settings
+from laar.settings.reading import ENVIRONMENT
 from laar.settings.routing import Routing
 from laar.settings.section import part
 from laar.sharing.settings import SharingSettings
 from laar.telemetry.metrics import Metrics
+from laar.telemetry.observability import Observability, exporter
 from laar.telemetry.pools import PoolMetrics
 from laar.telemetry.problems import Problems
 from laar.tuning.tuner import Tuner
@@ -81,7 +83,7 @@ class Picker:
         self.rng = rng = random.Random(seed)
         self._faulty: set[str] = set()
         self.table = EndpointTable()
-        self.learning = Learning(self)
+        self.learning = Learning(settings.accuracy, clock)
         self.prefix_key = rng.randbytes(16)
         self.prefixes: PrefixBeliefs | None = None
         if settings.prefix.enabled:
@@ -110,9 +112,27 @@ class Picker:
         self.pools = PoolMetrics(
             self.director, flow.admission, admission=self.admission, clock=clock
         )
-        self.observability = Observability(self)
+        traces = settings.otlp.traces
+        self.observability = Observability(
+            self.director,
+            self.learning.reports,
+            self.metrics,
+            self.problems,
+            clock=clock,
+            about=self._about,
+            remember=settings.decisions.remember,
+            log=settings.decisions.log,
+            spans=None if traces is None else exporter(None if traces == ENVIRONMENT else traces),
+        )
+        self.feed = Feed(lambda: self.observability.page.frame(clock()))
         self._watch()
-        self.context = ContextHooks(self)
+        self.context = ContextHooks(
+            settings,
+            clock=clock,
+            problems=self.problems,
+            faults=self.director.degraded,
+            sharing=None if self.sharer is None else self.sharer.sharing,
+        )
         self.sampler = Sampler(
             settings.bodies.sample_answers, every_s=settings.bodies.sample_every_s, rng=rng
         )
@@ -162,7 +182,9 @@ class Picker:
         """Report an artifact that does not fit the served models and adapters."""
         adapters = (spec.adapters for spec in self.table.specs())
         served = [*self.table.models, *sorted(set().union(*adapters))]
-        self.problems.report("accuracy.capability", self.learning.fault_of_artifact(served))
+        artifact = self.settings.accuracy.capability
+        fault = self.learning.fault_of_artifact(artifact, served)
+        self.problems.report("accuracy.capability", fault)
 
     def waited(self, outcome: Outcome) -> None:
         """Record the outcome of a wait in flow control."""
@@ -190,6 +212,17 @@ class Picker:
         self.context.forget(self.table.spec(slot).address)
         if self.admission is not None:
             self.admission.sessions.drop(slot)
+
+    def _about(self) -> dict[str, object]:
+        """Return what the live page shows of parts other than the director."""
+        routing, gate = self.settings.routing, self.admission
+        return {
+            "policy": routing.director.policy,
+            "enforced": routing.enforcement.share,
+            "calibrated": self.learning.calibrated(self.table.models),
+            "sharing": self.sharer.shown() if self.sharer else None,
+            "waiting_turns": len(gate.waiting_contexts()) if gate else 0,
+        }
 
     # -- parts ---------------------------------------------------------------------------------
 

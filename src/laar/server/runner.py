@@ -85,8 +85,11 @@ class Runner:
         self._loaded = loaded
         self._tls: ServerTls | None = None
         self.tasks = Tasks(self.picker.problems)
-        admission = self.picker.admission
-        self._flow = None if admission is None else FlowControl(self.picker, admission)
+        self._flow: FlowControl | None = None
+        if (admission := self.picker.admission) is not None:
+            director, clock = self.picker.director, self.picker.clock
+            waited = self.picker.waited
+            self._flow = FlowControl(admission, director, clock=clock, waited=waited)
         self.processor = ExternalProcessor(self.picker, self._flow)
         self._stopping = asyncio.Event()
         self._undrained = False
@@ -186,7 +189,8 @@ class Runner:
             from laar.datalayer.chat_templates import TemplateProbes
 
             tasks.spawn("templates", TemplateProbes(picker.prefixes, picker.table).run)
-        picker.observability.start(tasks)
+        tasks.spawn("feed", picker.feed.run)
+        picker.observability.start(tasks.spawn)
         tasks.spawn("settings", lambda: self.reloader.follow(self.apply))
 
     async def _drain(self, server: Server) -> None:
@@ -214,6 +218,7 @@ class Runner:
             await asyncio.sleep(_QUIET_S)
 
     async def _close(self, admin: AdminServer, serving: asyncio.Task[None] | None) -> None:
+        self.picker.feed.end_streams()
         self.picker.observability.close()
         admin.stop()
         if serving is not None:

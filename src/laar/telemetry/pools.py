@@ -122,8 +122,8 @@ class PoolMetrics:
         slots = table.active.copy()
         found: dict[_Pool, float] = {}
         if len(slots):
-            read = engines.reads(slots)
-            seconds = read * asked_of(engines.traffic, slots, now).seconds_ahead(now, read)
+            c = engines.reads(slots)
+            seconds = c * asked_of(engines.traffic, slots, now).seconds_ahead(now, c)
             for slot, ahead_s in zip(slots.tolist(), seconds.tolist(), strict=True):
                 spec = table.spec(slot)
                 pool = spec.labels.get(POOL_LABEL, ""), spec.models[0]

@@ -2,14 +2,14 @@
 
     cost   = (own + others - invested) / (A * Q) * penalty ** times_tried        [seconds]
 
-    own    = 2 * (k_rtt * rtt + base + read * (1 + s * n) + k_queue * wait)
+    own    = 2 * (k_rtt * rtt + base + prefill * (1 + s * n) + k_queue * wait)
              + (answer + b * n) / (1 - load)
-    others = k_delay * (work + evicted + b * n + 2 * (4 * queued + room))
-    work   = read * ((s + w) * n + 2 * later)
-    evicted = r * (2 * read * (1 + s * n) + work)
+    others = k_delay * (work + evicted + b * n + 2 * (4 * queued + for_cache))
+    work   = prefill * ((s + w) * n + 2 * later)
+    evicted = r * (2 * prefill * (1 + s * n) + work)
 
-`read` is the prefill time of the uncached part of the prompt at this endpoint, including the effect
-of its context; `wait` the prompts ahead of it (and, in a full engine, the wait for a slot and for
+`prefill` is the time for the uncached part of the prompt at this endpoint, including the effect of
+its context; `wait` the prompts ahead of it (and, in a full engine, the wait for a slot and for
 room in its cache), `answer` the time of its answer alone, `load` the share of time that the
 endpoint spends on prefill. The constants are learned (`laar.core.engines`). A second before the
 first token is counted twice: for that token, and for the end.
@@ -19,7 +19,7 @@ first token is counted twice: for that token, and for the end.
   answer, and waits for this prompt if prefills are sequential (`w`), or slows down during it (`s`).
 * `later`: requests that reach the endpoint before it is done with this prompt wait too. Until the
   work ahead is done, which takes `wait / (1 - load)` seconds, as in any busy period, requests
-  arrive at the fleet's rate per endpoint, and each is delayed by `w * read`. Those that arrive
+  arrive at the fleet's rate per endpoint, and each is delayed by `w * prefill`. Those that arrive
   during this prefill are delayed by half of that on average. So the weight of a prompt grows faster
   than its length, and a conversation is not moved lightly.
 * `evicted`: a prompt takes up room in the endpoint's cache and, if that is full, evicts the least
@@ -28,9 +28,10 @@ first token is counted twice: for that token, and for the end.
   evicted that has long been out of use.
 * `queued`: the part of `wait` for a slot in a full engine. Later requests wait for a slot as well;
   their number is uncertain, so four are assumed, as at a load of 0.8.
-* `room`: the part of `wait` for room in the engine's KV cache, if the prompts in flight fill it and
-  enough of them have to end first. One later request is assumed to wait as long. The metrics page
-  gives the cache's size; `laar.core.batches` estimates how much of it a token in flight takes.
+* `for_cache`: the part of `wait` for room in the engine's KV cache, if the prompts in flight fill
+  it and enough of them have to end first. One later request is assumed to wait as long. The
+  metrics page gives the cache's size; `laar.core.batches` estimates how much of it a token in
+  flight takes.
 * `invested`: a prefix that many requests share is worth a copy. It saves them the time by which the
   endpoints that hold the prefix were recently busier, on average, than this one. As many requests
   are expected as arrived recently (`laar.prefix.demand`), less those that the existing copies would
@@ -107,7 +108,7 @@ class Outlook:
         view.terms = Terms(
             rtt_s=view.rtt_s,
             base_s=priced.base_s,
-            prefill_s=priced.read_s,
+            prefill_s=priced.prefill_s,
             queue_s=priced.queue_s,
             probability=view.probability,
             penalty=penalty,
@@ -145,12 +146,12 @@ def _spared(
     gains = has < top - _SAME
     if not np.count_nonzero(gains):
         return None
-    engine, least_read_s = inputs.engine, float(np.minimum.reduce(priced.read_s))
+    engine, least_prefill_s = inputs.engine, float(np.minimum.reduce(priced.prefill_s))
     traffic, slots = engines.traffic, view.slots
     passed_s = np.minimum(traffic.at[slots] - inputs.now, 0.0)
     in_flight = view.table.in_flight[slots]
     mean = in_flight + (traffic.mean[slots] - in_flight) * np.exp(passed_s / MEAN_S)
-    slope = engine.beside_s + (2.0 * engine.slowed + engine.turns) * least_read_s
+    slope = 2.0 * engine.b + (2.0 * engine.s + engine.w) * least_prefill_s
     less = (slope * (mean[best] - mean))[near]
     gains &= less > 0.0
     if not np.count_nonzero(gains):

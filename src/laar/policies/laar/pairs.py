@@ -77,7 +77,7 @@ def _at_prefillers(apart: Apart, view: View, engines: Engines, inputs: PricingIn
             again=apart.again,
             crowded=None,
             # A prefill for another endpoint does not wait for a batch slot.
-            engine=replace(constants, answer_s=none, beside_s=none, slots=none + np.inf),
+            engine=replace(constants, answer_s=none, b=none, slots=none + np.inf),
             asked=asked_of(engines.traffic, slots, now),
             rate=engines.traffic.visits(slots, now),
         )
@@ -108,7 +108,7 @@ def _pair(
     others = written.others_s + evicted + reading.others_s
     return Price(
         base_s=written.base_s + reading.base_s,
-        read_s=reading.read_s,
+        prefill_s=reading.prefill_s,
         ahead_s=written.ahead_s,
         queue_s=written.queue_s + reading.queue_s,
         ttft_s=written.ttft_s + moved_s,

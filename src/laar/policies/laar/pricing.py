@@ -52,16 +52,16 @@ class Asked(NamedTuple):
     load: Floats
     came: Floats
 
-    def seconds_ahead(self, now: Floats | float, read: Floats) -> Floats:
+    def seconds_ahead(self, now: Floats | float, c: Floats) -> Floats:
         """Return the work of prompts not yet prefilled, in seconds estimated by c(m).
 
         Args:
             now: the current time, or a time for each endpoint.
-            read: the `read` of the engines' constants.
+            c: the `c` of the engines' constants.
         """
         begun_s = np.maximum(now - self.since, _ZERO)
         hidden_s = np.maximum(self.free_at - now, _ZERO)
-        left_s: Floats = np.maximum(self.ahead_s - begun_s / read, _ZERO) + hidden_s / read
+        left_s: Floats = np.maximum(self.ahead_s - begun_s / c, _ZERO) + hidden_s / c
         return left_s
 
 
@@ -109,7 +109,7 @@ class Price(NamedTuple):
 
     Args:
         base_s: seconds that depend neither on the cache nor on others, to the end of the answer.
-        read_s: seconds of prefill of the uncached tokens.
+        prefill_s: seconds of prefill of the uncached tokens.
         ahead_s: the part of `queue_s` for the prompts ahead.
         queue_s: seconds of delay from other requests there, before the first token and after.
         ttft_s: seconds to the first token.
@@ -122,7 +122,7 @@ class Price(NamedTuple):
     """
 
     base_s: Floats
-    read_s: Floats
+    prefill_s: Floats
     ahead_s: Floats
     queue_s: Floats
     ttft_s: Floats
@@ -197,56 +197,56 @@ def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInpu
 def price(of: PricingInputs) -> Price:
     """Return the price of the request at each candidate."""
     weights, engine, asked, rtt = of.weights, of.engine, of.asked, of.rtt_s
-    s, w, b = engine.slowed, engine.turns, _HALF * engine.beside_s
-    base = engine.base_s + engine.tokenized * of.seconds_per_token * of.tokens
+    s, w, b, c = engine.s, engine.w, engine.b, engine.c
+    base = engine.base_s + engine.e * of.seconds_per_token * of.tokens
     n = of.in_flight
-    read = engine.read * of.seconds_per_token * (of.tokens - of.cached_tokens)
+    prefill = c * of.seconds_per_token * (of.tokens - of.cached_tokens)
     context = _HALF * (of.tokens + of.cached_tokens)  # mean, of the uncached tokens
-    read = read * (_ONE + engine.bend * context)
-    wait = ahead = engine.waits * asked.seconds_ahead(of.now, engine.read)
+    prefill = prefill * (_ONE + engine.q * context)
+    wait = ahead = engine.cw * asked.seconds_ahead(of.now, c)
     full = None
     if of.crowded is not None or engine.ever_full:
         # Wait for a slot or for cache room until enough of the requests in flight have ended.
         over = np.maximum(n + 1.0 - engine.slots, 0.0)
         n = np.minimum(n, engine.slots)
-        life = base + engine.read * of.mean_work_s * (1.0 + s * n) + engine.answer_s + 2.0 * b * n
+        life = base + c * of.mean_work_s * (1.0 + s * n) + engine.answer_s + 2.0 * b * n
         queued = over * life / engine.slots
-        room = 0.0 if of.crowded is None else of.crowded * life
-        wait = wait + queued + room
-        full = queued * (MAX_LOAD / (1.0 - MAX_LOAD)) + room  # equals 4 * queued + room
+        for_cache = 0.0 if of.crowded is None else of.crowded * life
+        wait = wait + queued + for_cache
+        full = queued * (MAX_LOAD / (1.0 - MAX_LOAD)) + for_cache  # equals 4 * queued + for_cache
     # If few requests arrived, this is mostly the mean over all endpoints.
     mean_load = float(np.add.reduce(asked.load)) / len(asked.load)
     load = (asked.load * asked.came + FEW_CAME * mean_load) / (asked.came + _FEW_CAME)
-    idle = _ONE - np.minimum(_MAX_LOAD, engine.waits * load)
-    slower, beside, half_read = s * n, b * n, _HALF * read
-    slowed_read = read * slower
+    idle = _ONE - np.minimum(_MAX_LOAD, engine.cw * load)
+    slower, beside, half_prefill = s * n, b * n, _HALF * prefill
+    slowed_prefill = prefill * slower
     answer = (engine.answer_s + beside) / idle
-    alone = base + read + slowed_read
+    alone = base + prefill + slowed_prefill
     first = alone + wait
 
-    later = of.rate * (w * (wait + half_read) / idle + s * half_read)
-    work = read * (slower + w * n + _FIRST * later)
-    once = read + slowed_read
+    later = of.rate * (w * (wait + half_prefill) / idle + s * half_prefill)
+    work = prefill * (slower + w * n + _FIRST * later)
+    once = prefill + slowed_prefill
     evicted = np.zeros(len(n))
-    if of.again is not None:
-        evicted = of.again * (_FIRST * once + work)
+    if (r := of.again) is not None:
+        evicted = r * (_FIRST * once + work)
         work = work + evicted
     others = work + beside if full is None else work + beside + FIRST * full
     others = weights.k_delay * others
 
     # If there is an objective, it determines the weight of the round trip and the wait.
-    way = weights.k_rtt * rtt + weights.k_queue * wait
+    delay = weights.k_rtt * rtt + weights.k_queue * wait
     if of.objective_s is not None:
         late = np.minimum(np.maximum(rtt + first - of.objective_s, 0.0), rtt + wait)
-        way = PATIENT * (way - late) + URGENT * late
-    own = _FIRST * (alone + way) + answer
+        delay = PATIENT * (delay - late) + URGENT * late
+    own = _FIRST * (alone + delay) + answer
     fixed = base + engine.answer_s
     ttft = rtt + first
     return Price(
         base_s=fixed,
-        read_s=read,
+        prefill_s=prefill,
         ahead_s=ahead,
-        queue_s=first + answer - (fixed + read),
+        queue_s=first + answer - (fixed + prefill),
         ttft_s=ttft,
         latency_s=ttft + answer,
         own_s=own,

@@ -171,7 +171,9 @@ class _Scrape:
         return ((address, known.answers(now)) for address, known in self.breakers.rows)
 
     def seconds_per_token(self) -> _Series:
-        for model, (measured, seen) in self._picker.learning.speeds().items():
+        for model, (measured, seen) in self._picker.learning.speeds(
+            self._picker.director.engines
+        ).items():
             if measured is not None:
                 yield (model, "measured"), measured
             if seen is not None:

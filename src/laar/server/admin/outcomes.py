@@ -68,7 +68,9 @@ def routes(picker: Picker, tokens: Mapping[str, str] | None) -> list[Route]:
     attempts = Attempts(picker.clock)  # reporters' wrong tokens must not block viewers
 
     async def models(_request: Request) -> Response:
-        entries = await asyncio.to_thread(learning.models, list(picker.table.models))
+        entries = await asyncio.to_thread(
+            learning.models, list(picker.table.models), picker.director.engines
+        )
         return as_json({"models": entries})
 
     async def report(request: Request) -> Response:

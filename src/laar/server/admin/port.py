@@ -16,6 +16,8 @@ from laar.errors import RequestError
 from laar.server.admin.answers import as_json, refused
 from laar.server.admin.auth import AdminAuth, Attempts
 from laar.server.admin.context import context_routes
+from laar.server.admin.explain import explain_routes
+from laar.server.admin.live_page import page_routes
 from laar.server.admin.metrics import metrics_page
 from laar.server.admin.outcomes import routes as outcome_routes
 from laar.server.admin.server import AdminServer
@@ -45,7 +47,8 @@ class AdminPort:
             routes=[
                 *own_routes(picker, health),
                 *outcome_routes(picker, self._reporters),
-                *picker.observability.routes(),
+                *explain_routes(picker),
+                *page_routes(picker),
                 *context_routes(picker),
                 *tuner_routes(picker.tuner),
             ],
@@ -69,7 +72,7 @@ class AdminPort:
             picker.problems.report("token files", problem if faults else None)
             if isinstance(viewers, str) and viewers != self._auth.token:
                 self._auth.token = viewers
-                picker.observability.feed.end_streams()
+                picker.feed.end_streams()
             if isinstance(reporters, dict) and self._reporters is not None:
                 self._reporters.clear()
                 self._reporters.update(reporters)

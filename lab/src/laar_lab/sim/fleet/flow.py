@@ -54,7 +54,8 @@ class FlowControl:
     @property
     def left(self) -> int:
         """Number of queued requests, plus long prompts that are counted as in flight."""
-        return self._admission.queue.waiting + len(self._admission.longs)
+        load = self._admission.load
+        return self._admission.queue.waiting + (len(load.longs) if load else 0)
 
     def share(self, prefixes: SharedPrefixes) -> None:
         """Share with other pickers where each session is placed."""
