@@ -122,6 +122,16 @@ def test_a_pause_in_which_nothing_waited_does_not_make_the_queue_look_slow():
     assert answer(queue.enqueue(item("d", arrival_s=3600.5), 3600.5))[2] == 1
 
 
+def test_held_bytes_are_capped():
+    queue: Queue[str] = Queue(FlowSettings(max_held_bytes=2500))
+    assert queue.enqueue(item("a"), 0.0) is None
+    assert queue.enqueue(item("b"), 0.0) is None
+    assert isinstance(queue.enqueue(item("c"), 0.0), RequestError)
+    queue.cancel("a")
+    assert queue.enqueue(item("c"), 0.0) is None
+    assert queue.held_bytes == 2000
+
+
 def test_a_full_queue_drops_a_request_of_a_lower_band_for_a_higher_one():
     queue: Queue[str] = Queue(FlowSettings(max_waiting=2))
     queue.enqueue(item("old", band=-1), 0.0)
@@ -131,6 +141,22 @@ def test_a_full_queue_drops_a_request_of_a_lower_band_for_a_higher_one():
     ((one, verdict),) = queue.dispatch(0.0, nowhere)
     assert (one.id, verdict.reason, verdict.status) == ("new", "evicted-priority", 429)
     assert isinstance(queue.enqueue(item("low", band=-2), 0.0), RequestError)
+
+
+def test_a_tenant_whose_bodies_fill_the_memory_yields_instead_of_others():
+    queue: Queue[str] = Queue(FlowSettings(max_held_bytes=1_000_000))
+    for i in range(20):
+        queue.enqueue(item(f"big {i}", tenant="big", body_bytes=49_000), 0.0)
+    small = [item(f"{t} {i}", tenant=t) for i in range(100) for t in ("a", "b")]
+    assert all(queue.enqueue(one, 0.0) is None for one in small)
+    evicted = {one.tenant for one, _ in queue.dispatch(0.0, nowhere)}
+    assert evicted == {"big"}
+    # A tenant with larger requests gets as many bytes as the others together, but no more.
+    larger = [item(f"c {i}", tenant="c", body_bytes=100_000) for i in range(9)]
+    held = [queue.enqueue(one, 0.0) is None for one in larger]
+    assert held == [True] * 4 + [False] * 5
+    assert {one.tenant for one, _ in queue.dispatch(0.0, nowhere)} == {"big"}
+    assert queue.held_bytes <= 1_000_000
 
 
 def test_no_request_is_dropped_for_a_body_that_would_not_fit_anyway():
