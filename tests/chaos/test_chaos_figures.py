@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from bench.bench_failing import MISSED
 from bench.bench_failing import main as failing
-from bench.bench_soak import Soak, slope_of
+from bench.bench_soak import slope_of
 from bench.chaos.asking import End, Ended, Names, Question
 from bench.chaos.load import OpenLoad
 from bench.chaos.rows import ROWS, Run
@@ -64,29 +64,6 @@ def test_each_target_has_a_run_that_meets_it_and_one_that_misses_it(name, met, m
     assert not holds(name, missed)
 
 
-@pytest.mark.parametrize("name", ["picker SIGKILL", "picker SIGSTOP"])
-def test_in_the_gateway_shape_answers_may_end_with_their_picker(name):
-    passing = run_of(*[ended(End.CUT, began_s=3.9)] * 24)
-    assert not holds(name, passing)
-    assert holds(name, passing, gateway=True)
-    assert not holds(name, run_of(ended(End.CUT, began_s=4.5)), gateway=True)
-    refused = ended(End.REFUSED, began_s=3.9)
-    refused.status = 503
-    assert not holds(name, run_of(refused), gateway=True)
-
-
-def test_an_answer_without_laar_is_not_a_loss():
-    assert run_of(ended(End.FAILED_OPEN)).lost == []
-    assert run_of(LOST, right=3).lost_share == 0.25
-
-
-def test_an_unknown_row_is_reported_by_name(capsys):
-    with pytest.raises(SystemExit) as ended:
-        failing(["--rows", "nonsense"])
-    assert ended.value.code not in (0, MISSED)
-    assert "nonsense" in capsys.readouterr().err
-
-
 def memory(growth_bytes, *, rng):
     """Return samples every 500 requests: a warm-up, then noise, and growth per 100,000 requests."""
     return [
@@ -101,17 +78,6 @@ def test_growth_is_distinguished_from_noise():
     assert slope_of(memory(20e6, rng=rng)).value == pytest.approx(20e6, rel=0.1)
     flat = [slope_of(memory(0, rng=rng)).is_flat for _ in range(200)]
     assert sum(flat) >= 185  # 195 are expected, as the one-sided error is 2.5 %
-
-
-def test_slow_requests_at_the_end_appear_in_p99():
-    soak = Soak()
-    for number in range(10_000):
-        soak.keep(ended(took_s=0.1 if number < 9_000 else 0.3))
-    first_s, last_s = soak.p99_s()
-    assert last_s == pytest.approx(3 * first_s)
-    soak.keep(ended(End.CUT))
-    soak.keep(ended(End.LEFT))
-    assert soak.lost == 1
 
 
 async def test_an_open_loop_keeps_sending_while_nothing_answers():

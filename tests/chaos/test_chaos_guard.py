@@ -63,25 +63,3 @@ async def test_children_end_at_the_deadline(tmp_path):
         child = await guard.start("one", SLEEP)
         async with asyncio.timeout(20):
             await child.ended()
-
-
-async def test_a_write_limit_can_be_set_and_lifted(tmp_path):
-    write = (
-        "import time\n"
-        "while True:\n"
-        "    try:\n"
-        f"        open({str(tmp_path / 'file')!r}, 'w').write('x'); print('written', flush=True)\n"
-        "    except OSError:\n"
-        "        pass\n"
-        "    time.sleep(0.02)\n"
-    )
-    with Guard(tmp_path, deadline_s=60) as guard:
-        child = await guard.start("writer", (sys.executable, "-c", write))
-        await eventually(lambda: "written" in child.log_tail(), what="a write")
-        child.limit_files(0)
-        (tmp_path / "file").unlink(missing_ok=True)
-        await eventually(lambda: (tmp_path / "file").exists(), what="an empty file")
-        assert (tmp_path / "file").read_text() == ""
-        child.limit_files(None)
-        await eventually(lambda: (tmp_path / "file").read_text() == "x", what="a write again")
-        await guard.kill_all()

@@ -5,7 +5,6 @@ import math
 import aiohttp
 import pytest
 from aiohttp import web
-from bench.bench_chaos import Run, overfed
 from bench.chaos.asking import End, Ended, Names, Question, ask
 from bench.chaos.judging import judge
 from bench.chaos.trouble import ENDPOINT_TROUBLES, SYSTEM_TROUBLES, Struck
@@ -82,18 +81,6 @@ async def end_of(question, answer, *, endpoint="10.0.0.1:8000", picked="10.0.0.1
 )
 async def test_a_complete_answer_is_judged(answer, end):
     assert await end_of(PLAIN, answer()) is end
-
-
-async def test_an_answer_by_another_model_is_wrong_unless_laar_was_down():
-    foreign = text_of(PLAIN, model="large")
-    assert await end_of(PLAIN, whole(foreign), endpoint="10.0.0.2:8000") is End.WRONG
-    without = await end_of(PLAIN, whole(foreign), endpoint="10.0.0.2:8000", picked="")
-    assert without is End.FAILED_OPEN
-
-
-async def test_an_error_from_laar_has_its_reason():
-    answer = web.json_response({"error": {"message": "full", "reason": "full"}}, status=503)
-    assert await end_of(PLAIN, answer, endpoint="") is End.REFUSED
 
 
 @pytest.mark.parametrize(
@@ -175,31 +162,3 @@ def test_a_lost_picker_excuses_broken_answers_only_if_they_pass_through_it(name)
     broken = [ended(End.CUT)]
     assert judged(broken, [lost]).unexplained == broken
     assert not judged(broken, [lost], gateway=True).unexplained
-
-
-def test_a_refusal_is_attributed_to_the_fault_that_its_reason_names():
-    empty = Struck(
-        trouble=trouble("endpoints file empty list"), addresses=(), began_s=10.0, ended_s=14.0
-    )
-    refused = ended(End.REFUSED, endpoint="")
-    refused.detail = "503 no-endpoints: the fleet is empty"
-    result = judged([refused], [empty, struck("503", began_s=10.5)])
-    assert {cost.name: cost.lost for cost in result.costs} == {
-        "503": 0,
-        "endpoints file empty list": 1,
-    }
-
-
-def test_a_restarted_picker_may_send_requests_to_a_failing_endpoint():
-    lost = Struck(trouble=trouble("picker SIGTERM"), addresses=(), began_s=9.0, ended_s=10.5)
-    assert not judged([], [lost, struck("503", fed=9, fed_s=2.0)]).overfed
-
-
-def test_an_endpoint_that_got_too_much_is_printed_with_what_else_happened():
-    one = struck("503", fed=9, fed_s=2.0)
-    other = Struck(trouble=trouble("Envoy SIGKILL"), addresses=(), began_s=9.0, ended_s=10.5)
-    run = Run(shape="standalone", struck=[other, one], quiet_until_s=4.0)
-    run.ended = [ended(End.FAILED_OPEN, began_s=11.0), ended(End.FAILED_OPEN, began_s=30.0)]
-    assert overfed(one, run) == (
-        "6.0 s: 503: 9 in 2.0 s, 1 requests without laar meanwhile [Envoy SIGKILL]"
-    )

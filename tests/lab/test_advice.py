@@ -2,7 +2,6 @@
 
 import json
 import random
-import time
 import tracemalloc
 
 import orjson
@@ -101,20 +100,6 @@ def test_a_line_that_differs_is_found_at_any_position(line, named, place):
     assert told["could"] > 0.85 > 0.75 > told["found"]
 
 
-def test_a_sentence_that_differs_is_found_in_a_prompt_of_one_line():
-    rules = RULES.replace("\n", " ")
-    (told,) = advice(chats(lambda n: f"{rules} It is {n % 12:02d}:{n:02d}. {rules}", "{}?".format))
-    assert f"character {len(rules) + 7} of the system prompt: a time" in told["sentences"][0]
-    assert told["could"] > 0.9 > 0.6 > told["found"]
-
-
-def test_a_prompt_that_changes_once_breaks_nothing():
-    (told,) = advice(chats(lambda n: f"Date: day {n // 30}\n{RULES}", "What of {}?".format, 60))
-    assert told["sentences"] == [
-        "Nothing breaks the prefixes; they diverge where the user's text begins."
-    ]
-
-
 @pytest.mark.parametrize(
     ("template", "named"),
     [
@@ -148,20 +133,6 @@ def test_agents_are_distinguished_and_their_number_is_bounded():
 
     assert len(advice(bodies(5))) == 5
     assert len(advice(bodies(MAX_AGENTS + 5))) <= MAX_AGENTS
-
-
-@pytest.mark.parametrize(
-    "spans",
-    [
-        ("\x1etools\x1f", orjson.dumps([*range(1_000_000)]).decode()),
-        ("\x1euser\x1f", "A question of some words.") * 300_000,
-    ],
-    ids=["tools", "messages"],
-)
-def test_a_long_prompt_is_sampled_in_little_time(spans):
-    began = time.process_time()
-    Advisor().look("m", "", spans, Template(), b"")
-    assert time.process_time() - began < 0.6
 
 
 def test_roles_that_a_client_makes_up_take_no_memory():

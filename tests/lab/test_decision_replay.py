@@ -10,10 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from laar.accuracy.assessor import Assessment
-from laar.cli import app
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
@@ -29,7 +27,6 @@ from laar_lab.decisions import LoggedAssessor, is_decision_log, read_decisions
 from laar_lab.sim.fleet import VirtualFleet, replay_open
 from laar_lab.sim.fleet_file import read_fleet
 
-RUN = CliRunner()
 FLEET = """
 endpoints:
   - {name: "a:80", model: clever, profile: gorgo-main}
@@ -164,19 +161,6 @@ async def test_unknown_names_and_models_are_replaced(log: Path, tmp_path: Path) 
     assert {arrival.model for arrival in taken} == {"auto"}
 
 
-async def test_replay_distinguishes_a_log_from_a_trace(
-    log: Path, fleet: Path, tmp_path: Path
-) -> None:
-    data = tmp_path / "r.json"
-    told = ["replay", str(log), "--fleet", str(fleet), "--policy", "laar", "--policy", "random"]
-    result = RUN.invoke(app, ["lab", *told, "--jobs", "1", "--json", str(data)])
-    assert result.exit_code == 0, result.output
-    assert "no prompts" in result.output
-    rows = json.loads(data.read_bytes())["tables"][0]["rows"]
-    assert [row[0] for row in rows] == ["laar", "random"]
-    assert all(row[11] == 1.0 for row in rows), "every request succeeded"
-
-
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -203,17 +187,6 @@ async def test_a_bad_line_of_a_log_is_reported_with_its_field(
     assert is_decision_log(path)
     with pytest.raises(SettingError, match=r"decisions.jsonl, line 5: .*" + told):
         list(read_decisions(path))
-
-
-async def test_opaque_requests_are_skipped(tmp_path: Path) -> None:
-    path = tmp_path / "decisions.jsonl"
-    picker = Picker(path)
-    decision = picker.director.decide(Request(id="o", api=Api.OPAQUE), 0.0)
-    picker.director.settle(decision, Completion(status=200, cause="complete", latency_s=1.0))
-    await picker.serve(3)
-    assert len(path.read_text().splitlines()) == 4
-    assert is_decision_log(path)
-    assert len(list(read_decisions(path))) == 3
 
 
 async def test_a_long_log_takes_memory_only_for_reordered_lines(

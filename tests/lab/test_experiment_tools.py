@@ -20,10 +20,8 @@ from laar.errors import SettingError
 from laar_lab import experiments
 from laar_lab.claims import Claim, Seen, judge
 from laar_lab.experiment import Experiment, Scope
-from laar_lab.experiments.lookups import run_cell
-from laar_lab.report import Chart, Report, Table, dump, show
+from laar_lab.report import Chart, Report, Table, show
 from laar_lab.sim.engine import profile
-from laar_lab.sim.fleet_file import read_fleet
 from laar_lab.statistics import Estimate, estimate, gain
 from laar_lab.sweep import KERNEL, grid, has_kernel, kept_in, placed, sweep
 from laar_lab.trace import read_trace
@@ -86,12 +84,6 @@ def test_pairing_by_seed_removes_the_variance_between_seeds() -> None:
     assert paired.half == pytest.approx(0.0, abs=1e-9)
 
 
-def test_one_seed_has_no_interval() -> None:
-    one = estimate([2.0])
-    assert (one.low, one.high) == (2.0, 2.0)
-    assert math.isnan(one.half)
-
-
 CLAIM = Claim(
     name="c",
     says="it is short",
@@ -112,12 +104,6 @@ def small_report(seconds: float = 1.0, seeds: int = 3) -> Report:
         ],
         remarks=["took 3 ms"],
     )
-
-
-def test_json_output_omits_wall_clock_times() -> None:
-    data = dump(small_report(), experiment="e")
-    assert b"took 3 ms" not in data
-    assert json.loads(data)["tables"][0]["rows"] == [["a", {"mean": 1.0, "half": 0.25}]]
 
 
 def test_a_report_prints_its_intervals_and_verdicts() -> None:
@@ -183,75 +169,6 @@ def test_claims_are_not_judged_on_user_selected_policies_or_workloads(
     assert "shown" not in result.output
 
 
-@pytest.mark.parametrize("option", ["--json", "--plot"])
-@pytest.mark.parametrize("place", ["", "missing/f.png"])
-def test_an_unwritable_file_is_reported_before_the_run(
-    option: str, place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    ran = []
-
-    def run(scope: Scope) -> Report:
-        ran.append(scope)
-        return small_report()
-
-    known = Experiment(name="e", about="c", source="s", run=run, claims=(CLAIM,))
-    monkeypatch.setattr(experiments, "find_experiment", lambda _name: known)
-    result = RUN.invoke(app, ["lab", "run", "e", "--jobs", "1", option, str(tmp_path / place)])
-    assert result.exit_code == 2
-    assert "directory" in result.stderr
-    assert not ran
-
-
-def test_a_plot_of_an_experiment_without_one_is_refused_before_the_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    ran = []
-
-    def run(scope: Scope) -> Report:
-        ran.append(scope)
-        return Report(tables=[])
-
-    known = Experiment(name="e", about="c", source="s", run=run)
-    monkeypatch.setattr(experiments, "find_experiment", lambda _name: known)
-    told = ["run", "e", "--jobs", "1", "--plot", str(tmp_path / "f.png")]
-    result = RUN.invoke(app, ["lab", *told])
-    assert result.exit_code == 2
-    assert "e has no figure" in result.stderr
-    assert not ran
-
-
-def test_a_run_of_hours_is_announced_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = Experiment(
-        name="e", about="c", source="s", run=lambda _: small_report(), claims=(CLAIM,), minutes=60.0
-    )
-    monkeypatch.setattr(experiments, "find_experiment", lambda _name: known)
-    result = RUN.invoke(app, ["lab", "run", "e", "--seeds", "3", "--jobs", "1"])
-    assert "3 seeds take 1.5 h on two cores" in result.output
-    assert "--backend" in result.output
-
-
-def test_an_experiment_can_be_repeated_with_different_seeds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = Experiment(name="e", about="c", source="s", run=lambda scope: Report(tables=[]))
-    monkeypatch.setattr(experiments, "all_experiments", lambda: {"e": run})
-    data = tmp_path / "numbers.json"
-    told = ["run", "e", "--seeds", "2", "--first-seed", "3000", "--jobs", "1", "--json", str(data)]
-    result = RUN.invoke(app, ["lab", *told])
-    assert result.exit_code == 0, result.output
-    assert "seeds 3000 to 3001" in result.output
-    assert json.loads(data.read_bytes())["seeds"] == [3000, 3001]
-
-
-def test_a_fleet_file_of_the_wrong_kind_is_recognized(tmp_path: Path) -> None:
-    path = tmp_path / "fleet.yaml"
-    path.write_text("endpoints: [{name: 'a:8000', profile: parallel}]")
-    result = RUN.invoke(app, ["lab", "run", "laar-ttca", "--fleet", str(path), "--jobs", "1"])
-    assert result.exit_code == 2
-    assert "a fleet of endpoints, for `laar lab replay`" in result.stderr
-    assert "Field required" not in result.stderr
-
-
 @pytest.mark.parametrize(
     "told",
     [
@@ -304,42 +221,8 @@ def test_a_quick_run_yields_the_same_bytes_with_any_number_of_processes(
     assert written[0] == written[1] == written[2]
 
 
-ONE_LENGTH = """
-lengths_tokens: [4096]
-languages: [ko]
-difficulty_correlation: 0.3
-answer_tokens: 48
-models:
-  a: {seconds_per_token: 1.0e-4, decode_s_per_token: 0.01, accuracy: {ko: [0.9]}}
-  b: {seconds_per_token: 2.0e-4, decode_s_per_token: 0.02, accuracy: {ko: [0.95]}}
-"""
-
-
-def test_growth_with_length_cannot_be_shown_with_a_single_length(tmp_path: Path) -> None:
-    fleet = tmp_path / "fleet.yaml"
-    fleet.write_text(ONE_LENGTH, "utf-8")
-    scope = Scope(seeds=(1000,), quick=True, fleet=fleet)
-    with placed("loky", 1):
-        seen = experiments.find_experiment("laar-ttca").run(scope).evidence
-    assert math.isnan(seen["affinity-grows"][""].ours[0])
-    assert math.isnan(seen["load-aware-shrinks"][""].ours[0])
-
-
-def test_laar_needs_no_more_attempts_than_there_are_models() -> None:
-    ours, theirs = (
-        run_cell(who, ("ja", 65536), False, None, 1000) for who in ("laar", "least-loaded")
-    )
-    assert ours.attempts.max() <= 5
-    assert theirs.attempts.max() == 10
-
-
 def _square(number: int) -> int:
     return number * number
-
-
-def test_a_sweep_keeps_the_order_of_its_cases() -> None:
-    with placed("loky", 2):
-        assert sweep(_square, [(n,) for n in range(20)], label="") == [n * n for n in range(20)]
 
 
 def _named(name: str, seed: int) -> str:
@@ -373,13 +256,6 @@ def test_a_sweep_resumes_after_a_stop(tmp_path: Path) -> None:
 def test_a_sweep_runs_on_a_dask_cluster() -> None:
     pytest.importorskip("distributed", reason="dask is not installed: pip install distributed")
     with placed("dask", 2):
-        assert sweep(_square, [(n,) for n in range(20)], label="") == [n * n for n in range(20)]
-
-
-def test_a_sweep_works_with_an_executor_that_returns_all_results_together() -> None:
-    """Ray's backend is derived from this one, and does the same."""
-    with joblib.parallel_config(backend="multiprocessing", n_jobs=2):
-        assert not joblib.parallel.get_active_backend()[0].supports_return_generator
         assert sweep(_square, [(n,) for n in range(20)], label="") == [n * n for n in range(20)]
 
 
@@ -487,40 +363,6 @@ def test_stored_runs_are_reused_only_for_unchanged_files(
     (tmp_path / changed).write_text(text if ".yaml" in changed else lines(20), "utf-8")
     profile._read.cache_clear()  # as if in a new process
     assert replayed(*kept) == replayed() != before
-
-
-def test_an_empty_replay_is_an_error(fleet: Path, tmp_path: Path) -> None:
-    empty = tmp_path / "empty.jsonl"
-    empty.touch()
-    told = ["--fleet", str(fleet), "--policy", "random", "--jobs", "1"]
-    ran = RUN.invoke(app, ["lab", "replay", str(empty), *told])
-    assert ran.exit_code == 2
-    assert "empty.jsonl: no request" in ran.stderr
-
-
-def test_replay_reports_an_unknown_policy(trace: Path, fleet: Path) -> None:
-    ran = RUN.invoke(app, ["lab", "replay", str(trace), "--fleet", str(fleet), "--policy", "x"])
-    assert ran.exit_code == 2
-    assert "lmetric" in ran.stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("endpoints: []", "endpoints"),
-        ("{}", "endpoints"),
-        ("[", "fleet.yaml"),
-        ("endpoints: [{name: a, profile: nope}]", "nope"),
-        ("endpoints: [{name: a, profile: gorgo-main, rtt_ms: -1}]", "rtt_ms"),
-        ("endpoints: [{name: a, profile: gorgo-main, color: red}]", "color"),
-        ("endpoints: [{name: a, profile: gorgo-main, settings: {blocks: 1}}]", "blocks"),
-    ],
-)
-def test_an_invalid_fleet_is_reported_with_its_field(tmp_path: Path, text: str, told: str) -> None:
-    path = tmp_path / "fleet.yaml"
-    path.write_text(text, "utf-8")
-    with pytest.raises(SettingError, match=told):
-        read_fleet(path)
 
 
 def kernel_of_this_process() -> str:

@@ -16,7 +16,6 @@ from laar.errors import SettingError
 from laar_lab.sessions import has_sessions, read_sessions
 from laar_lab.sim.engine import load_profile
 from laar_lab.sim.fleet import Arrival, Exchange, FleetSettings, Site, VirtualFleet, hold_sessions
-from laar_lab.trace import read_trace
 
 RUN = CliRunner()
 
@@ -203,60 +202,3 @@ def test_a_trace_without_sessions_is_sent_at_its_recorded_times(tmp_path: Path) 
     assert "open loop" in text
     (remark,) = json.loads(data.read_bytes())["remarks"]
     assert "open loop" in remark
-
-
-def test_session_names_may_be_numbers(tmp_path: Path) -> None:
-    lines = [line("", timestamp=100 * i) | {"session": i % 3} for i in range(9)]
-    path = write(tmp_path / "t.jsonl", lines)
-    assert has_sessions(path)
-    assert [(each.name, len(each)) for each in read_sessions(path)] == [
-        ("0", 3),
-        ("1", 3),
-        ("2", 3),
-    ]
-    assert [arrival.session for arrival in read_trace(path)] == ["0", "1", "2"] * 3
-
-
-@pytest.mark.parametrize("name", [True, 1.5, None, ["a"]])
-def test_other_values_are_not_session_names(tmp_path: Path, name: object) -> None:
-    path = write(tmp_path / "t.jsonl", [line("", timestamp=0) | {"session": name}])
-    assert not has_sessions(path)
-    with pytest.raises(SettingError, match="`session` must be"):
-        read_sessions(path)
-
-
-@pytest.mark.parametrize(
-    ("told", "said"),
-    [
-        ([], "--engine"),
-        (["--engine", "parallel", "--fleet", "x.yaml"], "either"),
-        (["--engine", "nothing"], "unknown entry"),
-        (["--engine", "parallel@x"], "not a number"),
-        (["--engine", "parallel@-1"], "greater than 0"),
-        (["--engine", "llama-3-8b-a100@2"], "linear"),
-        (["--engine", "parallel", "--policy", "smg:x=1"], "cache_threshold"),
-    ],
-)
-def test_sessions_that_cannot_be_replayed_are_reported(
-    agents: Path, told: list[str], said: str
-) -> None:
-    code, text = run(str(agents), "--closed-loop", *told)
-    assert code == 2
-    assert said in text
-
-
-def test_an_open_loop_on_recorded_sessions_suggests_the_closed_loop(agents: Path) -> None:
-    code, text = run(str(agents), "--engine", "parallel", "--policy", "laar")
-    assert code == 2
-    assert "--closed-loop" in text
-    assert "line 1" in text
-
-
-def test_a_broken_gzip_file_is_reported(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl.gz"
-    path.write_bytes(gzip.compress(b'{"a": 1}\n' * 1000)[:-12])
-    code, text = run(str(path), "--engine", "parallel")
-    assert code == 2
-    assert "gzip" in text
-    path.write_bytes(b"no gzip at all")
-    assert run(str(path), "--engine", "parallel")[0] == 2

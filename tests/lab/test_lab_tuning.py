@@ -2,13 +2,11 @@
 
 import json
 
-import pytest
 import yaml
 from typer.testing import CliRunner
 
 from laar.cli import app
 from laar.core.cost import TUNABLE, CostWeights
-from laar.errors import SettingError
 from laar.settings import load
 from laar.tuning.settings import TunerSettings
 from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost
@@ -75,19 +73,6 @@ def test_a_second_pass_shares_no_prefixes_with_the_first():
     assert max(max(tokens) for tokens in cached.values()) > 0
 
 
-def test_a_trace_without_requests_is_reported():
-    with pytest.raises(SettingError, match="no requests"):
-        climb([])
-
-
-def test_a_trace_with_only_failures_keeps_the_initial_weights():
-    tuner = climb(trace(40, tokens=6400), fleet=sites(num_blocks=300))
-    export = tuner.export()
-    assert export["weights"] == {"k_rtt": 1.0, "k_queue": 0.5, "k_delay": 0.5}
-    assert {window["outcome"] for window in export["windows"]} == {"no evidence"}
-    assert all(window["failure_share"] == 1.0 for window in export["windows"])
-
-
 def test_the_best_weights_are_exported_instead_of_the_last_tried():
     tuner = climb(trace(30), max_windows=8)
     export = tuner.export()
@@ -131,10 +116,3 @@ def test_the_command_tunes_a_trace_and_prints_settings_that_the_picker_loads(tmp
     assert load(settings).settings.routing.weights.tunable() == found["weights"]
     assert len(found["windows"]) == 3
     assert "<svg" in (tmp_path / "path.svg").read_text()
-
-
-def test_the_command_reports_what_is_missing(tmp_path):
-    outcome = CliRunner().invoke(app, ["tune", str(tmp_path / "no.jsonl")])
-    assert outcome.exit_code == 2
-    outcome = CliRunner().invoke(app, ["tune", "--live", "--picker", "http://127.0.0.1:1"])
-    assert outcome.exit_code == 2

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from laar_lab.experiments import all_experiments
 from laar_lab.experiments.medha_iterations import gaps
 from laar_lab.experiments.medha_parallelism import latencies
 from laar_lab.experiments.medha_picker import serve
@@ -17,14 +16,6 @@ from laar_lab.experiments.medha_pool import pool
 from laar_lab.experiments.medha_runs import MEDHA, NON_PREEMPTIVE, SARATHI, over, run
 from laar_lab.workloads.medha_mix import LONG_FROM_TOKENS, Mix, jobs
 from laar_lab.workloads.overload import LOAD, asks, overload, weight
-
-NAMES = ("capacity", "convoy", "iterations", "parallelism", "picker", "policies", "pool")
-
-
-def test_all_medha_experiments_are_registered() -> None:
-    listed = all_experiments()
-    assert {f"medha-{name}" for name in NAMES} <= set(listed)
-    assert all(listed[f"medha-{name}"].seeds == 10 for name in NAMES)
 
 
 def test_the_workload_has_the_published_lengths() -> None:

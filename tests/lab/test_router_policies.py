@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import entry_points
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from laar.core.cost import CostWeights
 from laar.core.interfaces import Scorer, View
 from laar.errors import SettingError
 from laar.policies import POLICY_NAMES, build_policies
-from laar.policies.registry import Kind, find
 from laar.testing import make_view
 from laar_lab.policies.aibrix import LeastRequest, PrefixCache
 from laar_lab.policies.dynamo import Dynamo
@@ -62,15 +60,6 @@ def test_parameters_reach_the_policies_and_wrong_ones_are_reported() -> None:
     for wrong in ("smg:x=1", "smg:cache_threshold=a", "lmetric:a=1"):
         with pytest.raises(SettingError):
             parse_policy(wrong)
-
-
-def test_the_page_on_policies_lists_each_policy_and_parameter() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text()
-    for name in NAMES:
-        assert f"`{name}`" in page
-        for parameter, each in find({}, Kind.POLICY, name).parameters().items():
-            if isinstance(each.default, int | float) and not isinstance(each.default, bool):
-                assert f"`{parameter}` {each.default:g}" in page
 
 
 loads = st.lists(st.integers(0, 12).map(float), min_size=4, max_size=4)

@@ -17,25 +17,20 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from laar.cli import app
-from laar.errors import SettingError
 from laar.settings.reading import Bodies, Readings
 from laar.settings.routing import Prefix
 from laar_lab.experiments import find_experiment
-from laar_lab.policy_text import parse_policy
 from laar_lab.sim.fleet import Arrival, FleetSettings, generator
 from laar_lab.statistics import holm
-from laar_lab.suite.case import Case, Closed, Open, Together, run_case
-from laar_lab.suite.real import agent_cases, conversation_cases, day_chats
-from laar_lab.suite.runs import BASELINES, OURS, run_screened
+from laar_lab.suite.case import Case, Open, run_case
+from laar_lab.suite.runs import OURS, run_screened
 from laar_lab.suite.split import split
 from laar_lab.suite.table import SUITE, cases
 from laar_lab.suite.verdict import MARGINS, compare, contenders, geometric, regrets
 from laar_lab.workloads.shared_prompts import (
     AgentShape,
-    BatchShape,
     Questions,
     agents,
-    batches,
     in_bursts,
     questions,
 )
@@ -59,13 +54,6 @@ def cached_share(arrivals: list[Arrival]) -> float:
 
 
 # -- workloads ---------------------------------------------------------------------------------
-
-
-def test_workloads_have_unique_names_and_both_roles_occur() -> None:
-    names = [case.name for case in SUITE]
-    assert len(set(names)) == len(names)
-    assert {case.role for case in SUITE} == {"choose", "judge"}
-    assert all(parse_policy(policy) for policy in BASELINES)
 
 
 def test_a_run_has_the_defaults_of_the_settings_file() -> None:
@@ -115,27 +103,6 @@ def test_long_prompts_resemble_the_published_benchmarks() -> None:
     assert 0.85 < later < 0.95
 
 
-def test_documents_are_shared_and_questions_are_not() -> None:
-    rng = random.Random(1)
-    shape = Questions(requests_per_s=20.0, texts=10)
-    assert cached_share(list(questions(shape, rng, 60.0))) > 0.9
-    alone = Questions(requests_per_s=20.0, question_log=(7.0, 0.5))
-    assert cached_share(list(questions(alone, rng, 60.0))) < 0.1
-
-
-def test_a_batch_asks_many_questions_about_one_document_within_half_a_second() -> None:
-    shape = BatchShape(every_s=20.0, size=(10, 20))
-    asked = [one for one in batches(shape, random.Random(2), 200.0) if one.kind == "batch"]
-    assert len(asked) >= 30
-    assert [one.at_s for one in asked] == sorted(one.at_s for one in asked)
-    by_document: dict[int, list[float]] = {}
-    for one in asked:
-        by_document.setdefault(one.prompt.blocks[100], []).append(one.at_s)
-    for times in by_document.values():
-        assert 10 <= len(times) <= 20
-        assert max(times) - min(times) <= 0.5
-
-
 def test_agents_share_a_system_prompt_and_keep_their_history() -> None:
     shape = AgentShape(system_tokens=8192)
     sessions = [list(turns) for _, turns in itertools.islice(agents(shape, random.Random(3)), 20)]
@@ -177,10 +144,6 @@ def test_background_requests_load_engines_and_are_not_counted() -> None:
     )
     assert 0.3 < shared["requests"] / whole["requests"] < 0.7
     assert shared["ttft_mean_s"] > 0.3 * whole["ttft_mean_s"]
-
-
-def test_every_kind_of_traffic_is_in_the_suite() -> None:
-    assert {type(case.load) for case in SUITE} == {Open, Closed, Together}
 
 
 # -- the verdict -------------------------------------------------------------------------------
@@ -314,26 +277,6 @@ def test_a_loss_is_reported_and_a_subset_of_workloads_has_no_verdict() -> None:
     assert "lmetric" in ran.output
 
 
-@pytest.mark.parametrize(
-    ("told", "said"),
-    [
-        (["no-regret", "--workload", "nothing"], "router-8"),
-        (["no-regret", "--policy", "laar"], "two policies"),
-        (["day", "--policy", "laar"], "two policies"),
-        (["suite", "--quick", "--policy", "nothing"], "lmetric"),
-        (["agents"], "--data"),
-        (["conversations", "--data", "."], "conversation-trace.jsonl"),
-        (["gorgo-rtt", "--data", "."], "does not take data"),
-        (["gorgo-rtt", "--fleet", "."], "does not take fleet"),
-        (["laar-ttca", "--records", "."], "does not take records"),
-    ],
-)
-def test_workloads_that_cannot_be_run_are_reported(told: list[str], said: str) -> None:
-    ran = RUN.invoke(app, ["lab", "run", *told, "--jobs", "1"])
-    assert ran.exit_code == 2
-    assert said in ran.output + ran.stderr
-
-
 def real_traffic(folder: Path) -> Path:
     """Write small files in the formats of the real traces."""
     rng = random.Random(11)
@@ -371,84 +314,3 @@ def test_real_traffic_becomes_workloads(tmp_path: Path) -> None:
         assert one["requests"] > 5
         assert one["failed"] == 0
         assert one != other, "each seed has a different order or window"
-
-
-@pytest.mark.slow
-def test_the_agents_experiment_runs_on_a_directory(tmp_path: Path) -> None:
-    data = real_traffic(tmp_path)
-    experiment = find_experiment("agents")
-    report = experiment.run(experiment.scope(1, quick=True, data=data, policies=["laar", "smg"]))
-    rows = report.tables[0].rows
-    assert {(row[0], row[1]) for row in rows} >= {("agents", "laar"), ("agents-parallel", "smg")}
-
-
-def sessions_that_begin_with(folder: Path, lengths: list[int]) -> Path:
-    """Write a file of sessions with one request each; return its folder."""
-    with (folder / "agent-sessions.jsonl").open("w") as file:
-        for number, tokens in enumerate(lengths):
-            line = {
-                "session": f"s{number}",
-                "t_s": 0.0,
-                "input_length": tokens,
-                "output_length": 5,
-                "hash_ids": [number],
-            }
-            file.write(json.dumps(line) + "\n")
-    return folder
-
-
-@pytest.mark.parametrize("lengths", [[], [130_000] * 3])
-def test_a_file_without_any_session_that_can_be_sent_is_refused(
-    tmp_path: Path, lengths: list[int]
-) -> None:
-    case = agent_cases(sessions_that_begin_with(tmp_path, lengths))[0]
-    with pytest.raises(SettingError, match=r"agent-sessions\.jsonl: no session begins"):
-        run_case(case, "lmetric", 0, share=0.01)
-
-
-@pytest.mark.slow
-def test_sessions_that_are_too_long_to_send_are_skipped(tmp_path: Path) -> None:
-    case = agent_cases(sessions_that_begin_with(tmp_path, [130_000] * 1100 + [600]))[0]
-    assert run_case(case, "lmetric", 0, share=0.01)["requests"] > 0
-
-
-def chats(folder: Path, *requests: tuple[int, int]) -> Path:
-    """Write a chat trace with these times in ms and prompt lengths in tokens."""
-    with (folder / "conversation-trace.jsonl").open("w") as file:
-        for at_ms, tokens in requests:
-            line = {
-                "timestamp": at_ms,
-                "input_length": tokens,
-                "output_length": 5,
-                "hash_ids": [0],
-            }
-            file.write(json.dumps(line) + "\n")
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("requests", "said"),
-    [
-        ([(0, 99), (900_000, 99), (1000, 99)], "line 3: `timestamp` goes back"),
-        ([], "no request"),
-        ([(0, 130_000), (900_000, 130_000)], "no request of at most 120000 tokens"),
-        ([(0, 99)], "shorter than"),
-    ],
-)
-def test_a_chat_trace_that_cannot_be_sent_is_refused(
-    tmp_path: Path, requests: list[tuple[int, int]], said: str
-) -> None:
-    case = conversation_cases(chats(tmp_path, *requests))[0]
-    with pytest.raises(SettingError, match=said):
-        run_case(case, "lmetric", 0, share=0.1)
-
-
-def test_a_day_of_chats_without_a_duration_is_refused(tmp_path: Path) -> None:
-    data = chats(tmp_path, (5, 99), (5, 99))
-    with pytest.raises(SettingError, match="same `timestamp`"):
-        next(day_chats(data, 1.0, random.Random(0), 60.0))
-
-
-def test_a_missing_file_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"agent-sessions\.jsonl"):
-        cases(tmp_path)

@@ -18,13 +18,10 @@ from laar_lab.experiments.laar_success import _evidence
 from laar_lab.experiments.lookups import (
     CONTESTANTS,
     CellResult,
-    name_of,
     questions_of,
     sites_of,
 )
 from laar_lab.measure_fleet import measure_fleet
-from laar_lab.replay import Replay, replay_one
-from laar_lab.sessions import read_sessions
 from laar_lab.sim.answers import AccuracySurface
 from laar_lab.sim.fleet import FleetSettings, VirtualFleet, ask_until_correct
 from laar_lab.suite.real import CONVERSATIONS, day_chats
@@ -99,12 +96,6 @@ def test_a_model_with_very_short_measured_times_gets_requests(faster: float) -> 
     assert models["fast"] > models["slow"]
 
 
-def test_cells_of_all_lengths_have_distinct_names() -> None:
-    lengths = (100, 500, 1000, 1024, 2000, 2048, 4096)
-    assert len({name_of(("en", length)) for length in lengths}) == len(lengths)
-    assert name_of(("en", 4096)) == "en 4K"
-
-
 def test_a_fleet_of_seven_models_may_need_seven_attempts() -> None:
     claims = find_experiment("laar-success").claims
     claim = next(claim for claim in claims if claim.name == "attempts-laar")
@@ -118,18 +109,6 @@ def test_a_fleet_of_seven_models_may_need_seven_attempts() -> None:
         assert (value <= claim.bound) == holds
 
 
-def test_a_trace_may_have_ids_for_only_part_of_its_prompts(tmp_path: Path) -> None:
-    entries = [
-        {"timestamp": 100 * n, "input_length": 300 + n, "output_length": 5, "hash_ids": [n][:most]}
-        for n in range(6)
-        for most in (n % 2,)
-    ]
-    trace = written(tmp_path / "trace.jsonl", *entries)
-    given = Replay(trace=trace, engines=("parallel",), endpoints=2, block_tokens=16)
-    for policy in ("laar", "session-affinity"):
-        assert replay_one(given, policy)["requests"] == 6
-
-
 def test_a_day_of_chats_without_ids_has_no_sessions(tmp_path: Path) -> None:
     entries = [
         {"timestamp": 1000 * n, "input_length": 30, "output_length": 5, "hash_ids": []}
@@ -138,26 +117,3 @@ def test_a_day_of_chats_without_ids_has_no_sessions(tmp_path: Path) -> None:
     written(tmp_path / CONVERSATIONS, *entries)
     chats = list(islice(day_chats(tmp_path, 2.0, Random(1), 60.0), 5))
     assert {arrival.session for arrival in chats} == {""}
-
-
-def test_null_times_of_a_session_are_treated_as_missing(tmp_path: Path) -> None:
-    common: dict[str, object] = {
-        "session": "a",
-        "input_length": 600,
-        "output_length": 5,
-        "hash_ids": [1, 2],
-    }
-    lines: list[dict[str, object]] = [
-        {"t_s": 0.0, "api_s": None},
-        {"t_s": 3.0, "api_s": 1.0},
-        {"t_s": 9.0},
-    ]
-    nulls: dict[str, object] = {"think_s": None, "timestamp": None, "ttft_s": None}
-    files = [
-        written(tmp_path / f"{at}.jsonl", *(common | more | line for line in lines))
-        for at, more in enumerate(({}, nulls))
-    ]
-    without, with_nulls = map(read_sessions, files)
-    assert without == with_nulls
-    assert [line.after_request_s for line in with_nulls[0].lines] == [0.0, 3.0, 0.0]
-    assert [line.after_answer_s for line in with_nulls[0].lines] == [0.0, 0.0, 5.0]

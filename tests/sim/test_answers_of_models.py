@@ -46,11 +46,6 @@ def test_failures_are_correlated_as_configured() -> None:
     assert mean(both) == pytest.approx(0.25 + arcsin_03 / (2 * 3.14159265), abs=0.013)
 
 
-def test_a_length_between_two_cells_uses_the_longer_one() -> None:
-    at = {n: SURFACE.accuracy("phi3-mini", "en", n) for n in (1, 4096, 4097, 32769, 65536, 999_999)}
-    assert at == {1: 0.98, 4096: 0.98, 4097: 0.97, 32769: 0.62, 65536: 0.62, 999_999: 0.62}
-
-
 @pytest.mark.parametrize("model", SURFACE.models)
 def test_answers_are_correct_exactly_if_the_accuracy_surface_says_so(model: str) -> None:
     answerer = Answerer(SURFACE, model)
@@ -119,11 +114,3 @@ def test_an_invalid_fleet_file_is_rejected_by_name(
     with pytest.raises(SettingError, match=complaint) as fault:
         AccuracySurface.load(path)
     assert str(path) in str(fault.value)
-
-
-def test_a_missing_or_unreadable_fleet_file_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"nowhere\.yaml"):
-        AccuracySurface.load(tmp_path / "nowhere.yaml")
-    (tmp_path / "torn.yaml").write_text("models: [")
-    with pytest.raises(SettingError, match=r"torn\.yaml"):
-        AccuracySurface.load(tmp_path / "torn.yaml")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator
 
 import numpy as np
@@ -75,16 +74,6 @@ async def test_there_is_no_usage_chunk_unless_requested(sim: Running) -> None:
     assert all(chunk["choices"] and "usage" not in chunk for chunk in chunks)
 
 
-async def test_continuous_usage_counts_up_without_details(sim: Running) -> None:
-    options = {"include_usage": True, "continuous_usage_stats": True}
-    body = {"prompt": "a", "max_tokens": 30, "stream": True, "stream_options": options}
-    *chunks, _, _ = events((await sim.http.post("/v1/completions", json=body)).text)
-    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
-    assert counts == sorted(counts)
-    assert counts[-1] == 30
-    assert all("prompt_tokens_details" not in chunk["usage"] for chunk in chunks)
-
-
 async def test_the_headers_of_a_stream_arrive_long_before_its_first_token() -> None:
     """At real speed this prompt takes ten seconds to prefill."""
     async with running(fleet_model="phi3-medium", time_scale=1.0) as slow:
@@ -92,25 +81,6 @@ async def test_the_headers_of_a_stream_arrive_long_before_its_first_token() -> N
         async with slow.http.stream("POST", "/v1/chat/completions", json=body) as stream:
             assert stream.status_code == 200
             assert await slow.metric("vllm:time_to_first_token_seconds_count") == 0
-
-
-async def test_the_request_id_is_in_the_body_id(sim: Running) -> None:
-    headers = {"x-request-id": "abc-1"}
-    chat = await sim.http.post("/v1/chat/completions", json=CHAT, headers=headers)
-    assert chat.json()["id"] == "chatcmpl-abc-1"
-    text = await sim.http.post("/v1/completions", json={"prompt": "a"}, headers=headers)
-    assert text.json()["id"] == "cmpl-abc-1"
-    other = await sim.http.post("/v1/completions", json={"prompt": "a"})
-    assert other.json()["id"] not in ("cmpl-", "cmpl-abc-1")
-
-
-async def test_two_concurrent_requests_may_have_the_same_id(sim: Running) -> None:
-    """A proxy gives its retries and hedged requests the same id."""
-    headers = {"x-request-id": "same"}
-    both = await asyncio.gather(
-        *(sim.http.post("/v1/completions", json={"prompt": "a"}, headers=headers) for _ in "ab")
-    )
-    assert [answer.status_code for answer in both] == [200, 200]
 
 
 # The other routes that generate text.
@@ -207,11 +177,6 @@ async def test_an_unknown_model_gets_a_404_in_the_error_format(sim: Running) -> 
     }
 
 
-async def test_a_request_without_a_model_is_accepted(sim: Running) -> None:
-    answer = await sim.http.post("/v1/completions", json={"prompt": "a"})
-    assert answer.json()["model"] == "sim"
-
-
 @pytest.mark.parametrize(
     ("body", "param"),
     [
@@ -240,18 +205,6 @@ async def test_bad_requests_get_a_400_before_a_stream_begins(
     assert (error["param"] or "").split(".")[0] == (param or "")
 
 
-async def test_a_body_that_is_not_json_gets_a_400(sim: Running) -> None:
-    answer = await sim.http.post("/v1/chat/completions", content=b'{"messages": [')
-    assert answer.status_code == 400
-
-
-async def test_an_error_does_not_repeat_the_prompt(sim: Running) -> None:
-    body = {"messages": [{"role": "user", "content": {"secret": "words"}}]}
-    answer = await sim.http.post("/v1/chat/completions", json=body)
-    assert answer.status_code == 400
-    assert "words" not in answer.text
-
-
 # Cache and priority.
 
 
@@ -263,14 +216,6 @@ async def test_a_repeated_prompt_is_cached_up_to_its_last_full_block(sim: Runnin
     other = (await sim.http.post("/v1/completions", json=salted)).json()
     cached = [a["usage"]["prompt_tokens_details"]["cached_tokens"] for a in (first, again, other)]
     assert cached == [0, 48, 0]
-
-
-async def test_without_prefix_caching_a_repeated_prompt_is_prefilled_again() -> None:
-    async with running(prefix_caching=False) as sim:
-        for _ in range(2):
-            answer = (await sim.http.post("/v1/completions", json={"prompt": "y" * 600})).json()
-            assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-        assert 'enable_prefix_caching="False"' in (await sim.http.get("/metrics")).text
 
 
 async def test_the_next_turn_finds_prompt_and_answer_in_the_cache(sim: Running) -> None:
@@ -295,37 +240,6 @@ async def test_tools_are_part_of_the_prompt(sim: Running) -> None:
     added = f"<|tools|>\n{orjson.dumps(tools).decode()}\n"
     longer = count_tokens(f"{added}<|user|>\nHello there\n<|assistant|>\n")
     assert tooled.usage.prompt_tokens == longer > bare.usage.prompt_tokens
-
-
-@pytest.mark.parametrize("by_header", [True, False])
-@pytest.mark.parametrize(("scheduler", "urgent_first"), [("priority", True), ("fcfs", False)])
-async def test_priority_is_used_only_with_the_priority_scheduler(
-    scheduler: str, urgent_first: bool, by_header: bool
-) -> None:
-    """The first request fills the engine; of the two that wait, the later one is more urgent."""
-    async with running(scheduler=scheduler, num_blocks=64, time_scale=1.0) as sim:
-        order: list[str] = []
-
-        async def ask(name: str, priority: int) -> None:
-            limit = 60 if name == "a" else 2
-            body = {"prompt": name * 5000, "max_tokens": limit, "priority": priority}
-            headers = {}
-            if by_header:  # the header overrides the body's field
-                body["priority"], headers["X-Vllm-Priority"] = -priority, str(priority)
-            answer = await sim.http.post("/v1/completions", json=body, headers=headers)
-            assert answer.status_code == 200
-            order.append(name)
-
-        async with asyncio.TaskGroup() as group:
-            for count, (name, priority) in enumerate([("a", 0), ("b", 5), ("c", -3)], start=1):
-                group.create_task(ask(name, priority))
-                await eventually(lambda n=count: _submitted(sim) >= n)
-        assert order == (["a", "c", "b"] if urgent_first else ["a", "b", "c"])
-
-
-def _submitted(sim: Running) -> int:
-    load = sim.endpoint.serving.driver.engine.load()
-    return load.running + load.waiting
 
 
 async def test_a_fleet_model_is_correct_or_wrong_according_to_its_surface() -> None:
@@ -404,33 +318,6 @@ async def test_the_metrics_page_counts_what_clients_saw() -> None:
     assert 'num_gpu_blocks="' in page
     assert 'block_size="16"' in page
     assert "auto" not in page.replace('cache_dtype="auto"', "")
-
-
-async def test_the_load_header_is_sent_on_request(sim: Running) -> None:
-    headers = {"endpoint-load-metrics-format": "JSON"}
-    answer = await sim.http.post("/v1/completions", json={"prompt": "a"}, headers=headers)
-    kind, _, value = answer.headers["endpoint-load-metrics"].partition(" ")
-    assert kind == "JSON"
-    assert set(orjson.loads(value)["named_metrics"]) == {
-        "num_requests_waiting",
-        "kv_cache_usage_perc",
-    }
-    plain = await sim.http.post("/v1/completions", json={"prompt": "a"})
-    assert "endpoint-load-metrics" not in plain.headers
-
-
-async def test_every_response_names_its_endpoint_and_digests_bodies_on_request(
-    sim: Running,
-) -> None:
-    body = orjson.dumps({"prompt": "z" * 100_000, "model": "nope"})
-    answer = await sim.http.post(
-        "/v1/completions", content=body, headers={"x-sim-body-sha256": "please"}
-    )
-    assert answer.headers["x-sim-body-sha256"] == hashlib.sha256(body).hexdigest()
-    assert answer.headers["x-sim-endpoint"] == sim.endpoint.address
-    health = await sim.http.get("/health")
-    assert health.headers["x-sim-endpoint"] == sim.endpoint.address
-    assert "x-sim-body-sha256" not in health.headers
 
 
 async def test_a_deadline_is_converted_to_the_clock_of_the_engine() -> None:

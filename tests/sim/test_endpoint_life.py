@@ -72,13 +72,6 @@ async def test_a_shutdown_with_a_timeout_lets_streams_end_and_refuses_the_rest()
         await sim.endpoint.wait()
 
 
-async def test_open_streams_are_cut_off_after_the_shutdown_timeout() -> None:
-    async with running(time_scale=1.0, shutdown_timeout_s=0.2) as sim:
-        task = await streaming(sim, LONG)
-        sim.endpoint.shut_down()
-        assert events(await task)[-2]["error"]["code"] == 500
-
-
 # Crash.
 
 
@@ -106,15 +99,6 @@ async def test_an_out_of_memory_crash_loses_streams_and_cache_and_counters() -> 
         assert await sim.metric("vllm:request_success_total") == 0
         again = (await sim.http.post("/v1/completions", json=prompt)).json()
         assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-
-
-async def test_a_shutdown_during_an_outage_ends_it() -> None:
-    async with running() as sim:
-        with pytest.raises((httpx.ReadError, httpx.RemoteProtocolError)):
-            await sim.http.post(
-                "/v1/completions", json={"prompt": "a"}, headers={"x-sim-fault": "oom:0.3"}
-            )
-        await asyncio.wait_for(sim.endpoint.stop(), 10)
 
 
 async def test_an_internal_error_of_the_engine_ends_the_endpoint() -> None:
@@ -209,33 +193,6 @@ async def test_a_fast_run_takes_the_same_engine_time_as_a_stepwise_one() -> None
     assert (flight.updated_s - flight.first_s) / 0.02 == pytest.approx(
         times[-1] - times[0], rel=1e-3
     )
-
-
-async def test_an_idle_driver_wakes_for_each_job_and_is_idle_again_after_it() -> None:
-    driver = EngineDriver(engine, time_scale=0.001)
-    task = asyncio.create_task(driver.run())
-    for name in "ab":
-        flight = driver.submit(job(name))
-        while not flight.finished:
-            await flight.more(flight.tokens)
-        await driver.emptied()
-        await eventually(lambda: driver.reported.running == 0)
-    task.cancel()
-
-
-async def test_an_aborted_job_gets_no_more_tokens_and_others_continue() -> None:
-    driver = EngineDriver(engine, time_scale=0.1)
-    task = asyncio.create_task(driver.run())
-    gone, kept = driver.submit(job("gone", 500)), driver.submit(job("kept", 20))
-    await gone.more(0)
-    driver.abort("gone")
-    tokens = gone.tokens
-    while not kept.finished:
-        await kept.more(kept.tokens)
-    task.cancel()
-    assert gone.tokens == tokens < 500
-    # The engine may not have finished the last iteration of `kept`.
-    assert driver.engine.load().running <= 1
 
 
 async def test_lost_or_refused_jobs_are_reported() -> None:

@@ -89,25 +89,6 @@ def test_the_block_pool_agrees_with_a_naive_one(steps: list[tuple[int, int, int,
     assert pool.usage == 1 - naive.free() / 16
 
 
-def test_the_tail_of_a_prefix_is_evicted_first() -> None:
-    pool = BlockPool(4)
-    pool.take(4)
-    pool.publish([1, 2, 3, 4], None)
-    pool.release([1, 2, 3, 4], 0)
-    pool.take(1)
-    assert pool.match([1, 2, 3, 4], 4) == (3, 3)
-
-
-def test_a_block_computed_twice_is_kept_once() -> None:
-    pool = BlockPool(4)
-    for _ in range(2):
-        pool.take(2)
-        pool.publish([1, 2], None)
-    assert pool.free == 2
-    pool.release([1, 2], 0)
-    assert pool.match([1, 2], 2) == (2, 0)
-
-
 def test_events_name_the_parent_block_and_that_the_cache_was_cleared() -> None:
     pool = BlockPool(3, record=True)
     pool.take(2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,13 +66,6 @@ def test_a_missing_constant_is_reported_with_its_file(data: Path) -> None:
         load_profile("qwen2.5-7b-a100", data)
 
 
-def test_a_missing_constant_of_a_linear_cost_is_reported(data: Path) -> None:
-    linear = {"decode_s_per_token": {"value": 0.01, "source": "test"}}
-    spoil(data / FILES[2], "gorgo-main", {"linear": linear})
-    with pytest.raises(SettingError, match=r"gorgo-main\.linear: `seconds_per_token` is missing"):
-        load_profile("gorgo-main", data)
-
-
 @pytest.mark.parametrize(
     ("file", "entry", "change", "message"),
     [
@@ -100,24 +92,3 @@ def test_errors_in_a_profile_are_reported(
         load_profile(entry, data) if file == 2 else (
             load_hardware(entry, data) if file == 0 else load_model(entry, data)
         )
-
-
-def test_missing_files_and_parts_and_names_are_reported(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="unknown entry `nope`"):
-        load_profile("nope")
-    with pytest.raises(SettingError, match="can't be read"):
-        load_model("llama-3-8b", tmp_path / "elsewhere")
-    spoil(data / FILES[2], "llama-3-8b-h100", None, without="model")
-    with pytest.raises(SettingError, match="llama-3-8b-h100: `model` is missing"):
-        load_profile("llama-3-8b-h100", data)
-
-
-def test_an_unknown_scheduler_or_order_is_reported() -> None:
-    profile = load_profile("medha-8b-a100")
-    odd = replace(profile, settings=replace(profile.settings, scheduler="lifo"))
-    with pytest.raises(SettingError, match="unknown scheduler `lifo`; known: fcfs"):
-        build_engine(odd)
-    slack = replace(profile.settings.slack, order="random")
-    odd = replace(profile, settings=replace(profile.settings, slack=slack))
-    with pytest.raises(SettingError, match=r"unknown slack.order `random`; known: edf"):
-        build_engine(odd)

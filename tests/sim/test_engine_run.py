@@ -97,13 +97,6 @@ def test_a_lone_job_takes_its_prefill_and_its_decodes() -> None:
     assert timing.end_s == pytest.approx(timing.first_token_s + 99 * DECODE_S)
 
 
-def test_a_long_prompt_runs_in_chunks_of_the_budget() -> None:
-    target = engine(max_num_batched_tokens=2048)
-    target.submit(job("a", 0.0, 5000))
-    durations = [step.duration_s for _, step in run_out(target)]
-    assert durations == pytest.approx([0.2048, 0.2048, 0.0904])
-
-
 @pytest.mark.parametrize(("stages", "chunks"), [(1, 7), (2, 7), (4, 20), (8, 3)])
 def test_a_stream_pipeline_takes_n_plus_p_minus_1_stage_times(stages: int, chunks: int) -> None:
     """Plain micro-batched pipelining takes n * p stage times."""
@@ -371,16 +364,6 @@ def test_cutting_a_stretch_ends_it_with_the_current_iteration() -> None:
     assert target.cut(start + 2.6 * DECODE_S) is None
 
 
-def test_the_argument_until_bounds_a_stretch() -> None:
-    target = engine()
-    target.submit(job("a", 0.0, 100, 100))
-    assert target.step(0.0) is not None
-    start = 100 * PREFILL_S
-    step = target.step(start, start + 4.5 * DECODE_S)
-    assert step is not None
-    assert step.progress[0].tokens == 5
-
-
 @pytest.mark.parametrize(
     ("odd", "status"),
     [
@@ -398,15 +381,6 @@ def test_impossible_jobs_are_refused(odd: Job, status: int) -> None:
     assert caught.value.status == status
 
 
-def test_a_full_queue_refuses() -> None:
-    target = engine(max_num_queued=2)
-    for name in "ab":
-        target.submit(job(name, 0.0, 5))
-    with pytest.raises(RequestError, match="queue is full") as caught:
-        target.submit(job("c", 0.0, 5))
-    assert caught.value.status == 503
-
-
 def test_a_restart_loses_jobs_and_cache() -> None:
     target = engine(max_num_seqs=1, kv_events=True)
     for name in "ab":
@@ -419,12 +393,6 @@ def test_a_restart_loses_jobs_and_cache() -> None:
     target.submit(job("a", 2.0, 161, blocks=tuple(range(10))))
     (_, step), *_ = run_out(target, 2.0)
     assert step.progress[0].cached_tokens == 0
-
-
-def test_aborting_an_unknown_job_is_ignored() -> None:
-    target = engine()
-    target.abort("nobody")
-    assert target.load().waiting == 0
 
 
 def test_jitter_depends_on_the_seed_and_keeps_the_mean() -> None:

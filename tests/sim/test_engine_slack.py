@@ -109,15 +109,6 @@ def test_iterations_meet_the_target_for_any_context(stages: int) -> None:
     assert chunks[0] > 4 * chunks[-2]
 
 
-def test_static_chunks_exceed_the_target() -> None:
-    """As a negative control, vLLM's fixed chunk of 2,048 tokens delays decodes more and more."""
-    settings = EngineSettings(num_blocks=100_000, max_num_batched_tokens=2048)
-    cost = RooflineCost(A100.hardware, A100.model, tensor=8)
-    waits, chunks = gaps(SimulatedEngine(cost, settings, random.Random(0)), 300_000)
-    assert set(chunks) <= {2047, 300_000 % 2047}
-    assert max(waits) > 5 * TARGET_S
-
-
 def test_one_long_prefill_and_several_short_ones_share_an_iteration() -> None:
     """At most one prompt over `long_tokens` advances in an iteration; short ones join it."""
     target = engine(A100)
@@ -168,14 +159,3 @@ def test_a_cached_prefix_counts_as_done() -> None:
     timings = drive(target, [first, again])
     assert timings["b"].cached_tokens == 9584
     assert timings["b"].ttft_s < 0.2 * timings["a"].ttft_s
-
-
-@pytest.mark.parametrize("order", ["lars", "fcfs", "edf", "lrs", "srpt"])
-def test_every_order_serves_all_requests(order: str) -> None:
-    rng = random.Random(3)
-    jobs = [
-        job(str(index), 0.1 * index, rng.choice([100, 1000, 60_000]), rng.randint(1, 20))
-        for index in range(60)
-    ]
-    timings = drive(engine(A100, SlackSettings(order=order)), jobs)
-    assert all(timing.end_s < 1000 for timing in timings.values())

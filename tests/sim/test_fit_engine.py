@@ -14,7 +14,6 @@ import yaml
 from typer.testing import CliRunner
 
 from laar.cli import app
-from laar.errors import SettingError
 from laar_lab.probing import facts_of
 from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
 from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost, load_profile
@@ -149,13 +148,6 @@ def test_an_impossible_measurement_exits_2_with_a_message(told: list[str], says:
     assert says in ran.stderr
 
 
-def test_a_missing_model_or_length_is_reported(endpoint: str) -> None:
-    for told, says in ((["--model", "nope"], "nope"), (["--longest", "100"], "--longest 100")):
-        ran = RUN.invoke(app, ["lab", "fit-engine", endpoint, *told])
-        assert ran.exit_code == 2
-        assert says in ran.stderr
-
-
 def test_requests_from_other_clients_are_reported(endpoint: str) -> None:
     async def ask_meanwhile() -> Facts:
         async with aiohttp.ClientSession() as session:
@@ -167,10 +159,3 @@ def test_requests_from_other_clients_are_reported(endpoint: str) -> None:
                 return facts
 
     assert asyncio.run(ask_meanwhile()).others == 1
-
-
-def test_a_file_with_more_than_one_profile_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "two.yaml"
-    path.write_text("a: {}\nb: {}\n")
-    with pytest.raises(SettingError, match="one profile"):
-        load_profile(str(path))

@@ -63,13 +63,6 @@ def test_requests_without_room_wait_and_are_served() -> None:
     assert not fleet.director.table.in_flight.any()
 
 
-def test_requests_that_the_queue_does_not_accept_are_refused() -> None:
-    flow = FlowSettings(max_waiting=3)
-    _, ended, refused = serve([other(number) for number in range(1, 21)], flow)
-    assert len(ended) + len(refused) == 20
-    assert {error.status for error in refused} == {429}
-
-
 def test_a_session_with_a_place_does_not_wait() -> None:
     fleet, _, _ = serve([SAME], FlowSettings())
     returned_at = fleet.clock.now
@@ -85,11 +78,6 @@ def test_a_request_that_waited_is_decided_with_its_own_prompt() -> None:
     assert waited
     for exchange in waited:
         assert exchange.decision.uncached_tokens == pytest.approx(8000.0, abs=16)
-
-
-def test_without_flow_control_nothing_waits() -> None:
-    _, ended, _ = serve([other(number) for number in range(1, 21)], None)
-    assert [exchange.decision.now for exchange in ended] == [0.0] * 20
 
 
 @pytest.mark.parametrize("share_delay_s", [None, 0.01])

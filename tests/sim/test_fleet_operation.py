@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from laar.errors import SettingError
 from laar.health import HealthSettings
 from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost
 from laar_lab.sim.fleet import (
@@ -119,29 +118,6 @@ def test_a_deployment_replaces_every_endpoint_without_losing_a_request() -> None
     served = [{e.address for e in ended if a < e.sent_s < b} for a, b in ((0, 9), (51, 80))]
     assert served == [{"a", "b"}, {"a", "c"}]
     assert operation.listed_s == pytest.approx(2 * fleet.clock.now)
-
-
-def test_removed_endpoints_get_no_requests() -> None:
-    fleet, ended = fleet_of(), list[Exchange]()
-    operation = Operation(fleet, NAMES, 1, random.Random(1))
-    operation.scale(10.0, 3, 5.0)
-    operation.scale(30.0, 1, 5.0)
-    load = questions(Questions(requests_per_s=2.0, question_log=(6.0, 0.3)), random.Random(1), 50.0)
-    replay_open(fleet, load, lambda _arrival, exchange: ended.append(exchange))
-    served = [
-        {e.address for e in ended if a < e.sent_s < b} for a, b in ((0, 10), (10, 30), (30, 50))
-    ]
-    assert served == [{"a"}, {"a", "b", "c"}, {"a"}]
-    with pytest.raises(SettingError, match="can't be listed"):
-        Operation(fleet, NAMES, 4, random.Random(1))
-
-
-def test_an_answer_is_lost_if_its_engine_crashes_after_the_headers() -> None:
-    fleet, ended = fleet_of(), list[Exchange]()
-    sent = ask(fleet, 1, ended)
-    fleet.clock.at(0.5, fleet.host(sent.decision.address).stop)  # 1 s of prefill
-    fleet.clock.run()
-    assert [(each.status, each.failed) for each in ended] == [(503, ())]
 
 
 def test_health_learns_that_answers_which_are_read_continue() -> None:
