@@ -76,8 +76,6 @@ class Director(Chooser):
         """Returns an id for a new decision."""
         self.comparison: Comparison | None = None
         """Compares decisions with those of another policy."""
-        self.later: Callable[[Callable[[], object]], object] = lambda call: call()
-        """Runs a call once the decision has been sent to Envoy; by default, immediately."""
         self._on_placed: list[Step] = [("learning", feedback.begin)]
         self._on_counted: list[Step] = []
         self._on_end: list[Step] = [("learning", feedback.engine_ended)]
