@@ -146,7 +146,6 @@ def processor(endpoints: int, clock: Callable[[], float] = time.monotonic) -> Ex
         health=Health(HealthSettings(), rng=rng),
     )
     director.watch(metrics.decided)
-    director.later = asyncio.get_running_loop().call_soon
     parts: Any = SimpleNamespace(  # a picker's, except those that only report
         director=director,
         settings=SimpleNamespace(stream=StreamSettings(), flow=Flow(), routing=Routing()),

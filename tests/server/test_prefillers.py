@@ -96,9 +96,3 @@ async def test_no_request_of_a_client_is_the_trial_of_a_failed_prefiller(
         await asyncio.sleep(0.1)
     assert statuses[0] == 502
     assert statuses[20:] == [200] * 20
-
-
-async def fetched(http, url):
-    async with http.get(url) as answer:
-        assert answer.status == 200, url
-        return await answer.read()

@@ -76,8 +76,6 @@ class Director(Chooser):
         """Returns an id for a new decision."""
         self.comparison: Comparison | None = None
         """Compares decisions with those of another policy."""
-        self.later: Callable[[Callable[[], object]], object] = lambda call: call()
-        """Runs a call once the decision has been sent to Envoy; by default, immediately."""
         # Guarded one by one: a part that fails must not leave the table half changed.
         observers = self._observers = Observers()
         if prefixes is not None:

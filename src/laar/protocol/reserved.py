@@ -79,11 +79,6 @@ def header_pattern() -> str:
     )
 
 
-def is_suspect(name: str) -> bool:
-    """Return whether a name has any of the words, so that a person should look at it."""
-    return not _words(name).isdisjoint(_MOVED | _HEADER_PLACES)
-
-
 def check_members(document: dict[str, Any]) -> None:
     """Raise an error if a body names hosts for the engine to contact.
 

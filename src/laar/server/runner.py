@@ -118,7 +118,6 @@ class Runner:
         """
         picker, settings = self.picker, self.picker.settings
         loop = asyncio.get_running_loop()
-        picker.director.later = loop.call_soon
         picker.context.later = lambda call: loop.call_later(0.0, call)  # runs after all writes
         self.prepare()
         for remark in remarks(self._loaded):
