@@ -66,7 +66,7 @@ def test_an_endpoint_that_rejects_a_probe_waits_for_that_of_a_slower_sibling(see
     """Its own refusals are the fastest answers, so it would attract most requests meanwhile."""
     behave = {0: refuses(422, since=5.0)}
     seen = VirtualFleet(behave=behave, seed=seed, probes=True, service_s=1.0).run(500)
-    assert len(seen.failed) <= 10
+    assert len(seen.failed) <= 8
 
 
 @pytest.mark.parametrize("seed", SEEDS)

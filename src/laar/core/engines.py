@@ -47,6 +47,7 @@ from laar.core.paces import Paces
 from laar.core.traffic import Elsewhere, Traffic
 
 _MAX_MODELS = 1024  # or twice the number served, if that is more
+_STEADY = 40  # answers after which a model's usual time changes little
 _UNKNOWN_LENGTH = 0.05  # weight of an answer of unknown length; 1 if known
 
 
@@ -336,7 +337,7 @@ class Engines:
             fits, ratio = model.answered(even_s, features[0], weight, teaches=teaches)
             changed, ratio = changed or fits, ratio * sample.took_s / even_s
         as_of = self.traffic.arrived_at
-        usual_s = model.rest.now[0] * model.unit_s
+        usual_s = model.rest.now[0] * model.unit_s if model.rest.seen < _STEADY else None
         moved = self.paces.learn(slot, ratio, weight, as_of, usual_s, first=sample.first)
         if moved is not None:
             model.paces_changed(*moved)

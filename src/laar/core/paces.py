@@ -85,7 +85,14 @@ class Paces:
         self.rest = np.pad(self.rest, (0, more), constant_values=1.0)
 
     def learn(
-        self, slot: int, ratio: float, weight: float, as_of: float, usual_s: float, *, first: bool
+        self,
+        slot: int,
+        ratio: float,
+        weight: float,
+        as_of: float,
+        usual_s: float | None,
+        *,
+        first: bool,
     ) -> tuple[float, float] | None:
         """Learn from an answer; return how much the paces of the endpoint's model changed.
 
@@ -97,12 +104,13 @@ class Paces:
             ratio: the time that the answer took, divided by the usual time with this model.
             weight: weight of the sample.
             as_of: the time to which older samples are decayed.
-            usual_s: the usual time of this model's answers; earlier ratios are restated by it.
+            usual_s: the usual time of this model's answers, by which earlier ratios are restated;
+                None once it is steady, as its errors would move the paces.
             first: whether this is the time to the first token rather than the time after it.
         """
         logs, seen, scatter = self._columns[:3] if first else self._columns[3:]
-        usual = math.log(max(usual_s, 1e-9))
-        if not first:
+        usual = None if usual_s is None else math.log(max(usual_s, 1e-9))
+        if usual is not None and not first:
             self._restate(slot, usual)
         keep = 1.0 - weight / _MEMORY
         log = min(_MOST_LOG, max(-_MOST_LOG, math.log(max(ratio, 1e-9))))
@@ -118,17 +126,14 @@ class Paces:
             return None
         self._learned = 0
         same = np.flatnonzero(self._table.model_id == model_id)
-        self._restate(same, usual)
+        if usual is not None:
+            self._restate(same, usual)
         return self._work_out(same, as_of)
 
     def _restate(self, slots: Slots | int, usual: float) -> None:
-        """Restate the first logarithms of ratios to an earlier usual time by the usual one now.
-
-        Later ones stay: the usual time is steady then, and its errors would move all paces.
-        """
-        before, seen = self._usual[slots], self._columns[4, slots]
-        moved = np.where((before != 0.0) & (seen < _PROVEN), before - usual, 0.0)
-        self._columns[3, slots] += seen * moved
+        """Restate logarithms of ratios to an earlier usual time by the usual one now."""
+        before = self._usual[slots]
+        self._columns[3, slots] += self._columns[4, slots] * np.where(before, before - usual, 0.0)
         self._usual[slots] = usual
 
     def ended(self, slot: int, seconds: float, tokens: int | None) -> None:
