@@ -64,8 +64,8 @@ _texts = functools.cache(field_texts)  # it takes milliseconds per class
 METRICS_HEAD = """# Metrics
 
 The admin port serves these metrics at `GET /metrics`, in OpenMetrics if the scraper asks for it,
-and the `process_*` and `python_*` metrics of prometheus-client. This page is generated from the code by
-`python docs/reference/generate.py`.
+and the `process_*` and `python_*` metrics of prometheus-client. This page is generated from the
+code by `python docs/reference/generate.py`.
 
 The values of labels come from the settings, from the endpoints or from short fixed lists, with two
 bounded exceptions: `task` is the value of a client's x-laar-task (64 names, `other` for

@@ -86,7 +86,7 @@ def test_all_names_of_released_engines_were_reviewed():
         {"request_id": "___prefill_addr_10.0.0.1:1___decode_addr_10.0.0.2:1_a"},
         {"rid": ["a", "___decode_addr_10.0.0.2:1_a"]},
         {"sampling_params": [{"n": 1}] * 2000},
-        {f"name-{n}": 1 for n in range(100_000)},
+        {f"name-{n}": 1 for n in range(100_000)} | {"kv_hints": {"a": "10.0.0.1"}},
     ],
 )
 def test_a_body_that_names_a_peer_is_refused(given, api):
