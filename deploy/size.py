@@ -18,23 +18,20 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "laar"
 
 LIMITS = {
-    "lines": 47_311,
-    "statements": 28_799,
-    "lines of data": 680,
-    "modules": 216,
-    "lines loaded": 32_320,
-    "settings": 140,
-    "lines of tests": 68_369,
-    "lines of lab and bench": 41_874,
-    "words of README": 1_525,
-    "words of docs": 75_900,
-    "words unreleased": 12_880,
+    "lines": 48_577,
+    "statements": 29_534,
+    "lines of data": 877,
+    "modules": 221,
+    "lines loaded": 32_467,
+    "settings": 141,
+    "lines of tests": 59_039,
+    "lines of lab and bench": 37_684,
+    "words of README": 700,
+    "words of docs": 66_000,
+    "words unreleased": 2_000,
 }
-"""The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.
-
-The session gate is on by default, so every picker loads its six modules. Advice on prompts and KV
-events' blocks are loaded at the start as well, since the first requests would load them.
-"""
+"""Goals: 46,000 lines, 58,000 of tests, 33,000 of laar-lab and benchmarks. The limits of words are
+goals that are met; the others are the current figures."""
 
 SETTINGS = ROOT / "docs" / "reference" / "settings.md"
 

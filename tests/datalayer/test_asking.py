@@ -50,6 +50,7 @@ def says(body, status=200, **headers):
             says(
                 b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
                 b'data: {"choices":[{"delta":{"reasoning":"1"}}]}\n\n'
+                b'data: {"choices":[{"delta":{},"finish_reason":"length"}]}\n\ndata: [DONE]\n\n'
             ),
             GOOD,
         ),
@@ -68,7 +69,7 @@ def says(body, status=200, **headers):
         (says(b"no", 400), None),
     ],
 )
-async def test_an_answer_is_judged_by_its_first_output(handler, verdict):
+async def test_an_answer_is_judged(handler, verdict):
     asked, sent = await answer_of(handler)
     assert judge(asked.reply) == verdict
     path, body = sent[0]

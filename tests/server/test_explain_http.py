@@ -316,7 +316,7 @@ async def test_an_open_feed_ends_when_its_token_is_replaced(tmp_path, http, monk
 
 async def test_only_active_readers_of_the_feed_count_towards_the_limit(tmp_path, http):
     async with watched_picker(tmp_path) as (runner, url):
-        feed = runner.picker.observability.feed
+        feed = runner.picker.feed
         async with http.head(f"{url}/events", timeout=ClientTimeout(20)) as answer:
             kind = answer.headers["content-type"]
             assert (answer.status, kind, feed.viewers) == (200, "text/event-stream", 0)
