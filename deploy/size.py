@@ -25,7 +25,7 @@ LIMITS = {
     "lines loaded": 32_467,
     "settings": 141,
     "lines of tests": 59_039,
-    "lines of lab and bench": 37_684,
+    "lines of lab and bench": 37_685,
     "words of README": 700,
     "words of docs": 66_000,
     "words unreleased": 2_000,
