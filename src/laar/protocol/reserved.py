@@ -47,11 +47,11 @@ _MAX_CHARS = 64
 """Maximum length of a name; no engine reads longer ones."""
 _MAX_NAMES = 4096
 _MOST = 1000
-"""Maximum number of new names, and of objects with parameters, in a body; only batches have more
-than a few."""
+"""Maximum number of new names, and of objects with parameters, that are looked at in a body; only
+batches have more than a few. Of an object with more members, only those in `_ANY` count."""
 
 _ANY = re.compile("|".join(sorted({*_MOVED, *_PARAMETERS, *_IDS})), re.IGNORECASE)
-"""Matches every name that needs a look, and others."""
+"""Matches every name that may be reserved, and others; most of 100,000 names do not match."""
 _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 _KEY = re.compile(rb'"((?:[\w.-]|\\u00[2-7][0-9A-Fa-f]){1,%d})"\s*:' % _MAX_CHARS)
 _PIECE_BYTES = 256 << 10
