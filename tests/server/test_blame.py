@@ -37,6 +37,7 @@ class Engine(ServedEngine):
         self.how, self.most, self.took_s = how, most, took_s
         self.in_flight = self.refused = self.pages = 0
         self.dead = False
+        self.refuses = 0
         self.asked = Counter()
 
     async def _handle(self, request):
@@ -50,8 +51,12 @@ class Engine(ServedEngine):
         if request.headers.get("user-agent") == "laar-trial":
             kind = "question"
         self.asked[kind] += 1
+        if self.dead == "reset":
+            request.transport.abort()
         if self.dead:
             return web.Response(status=500, text="dead")
+        if self.refuses and b"refused" in body:
+            return web.json_response({"error": {"message": "no"}}, status=self.refuses)
         if kind == "poison":
             if self.how == "reset":
                 request.transport.abort()
@@ -140,3 +145,25 @@ async def test_requests_that_break_every_engine_are_blamed_instead_of_the_engine
         what="all endpoints to fail",
     )
     fails.cancel()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("how", "status"), crossed(["500", "reset"], [400, 401, 403, 404, 413, 422, 429])
+)
+async def test_refusals_of_one_client_leave_the_engine_to_others(gateway, http, shape, how, status):
+    """The only other engine is broken: who is merely doubted must stay the last resort."""
+    good, broken = [await gateway.enter(Engine(how="reset")) for _ in range(2)]
+    broken.dead = how
+    good.refuses = status
+    gateway.members(*((engine.address, "m") for engine in (good, broken)))
+    await gateway.picker()
+    envoy = await gateway.envoy(shape, trust_gateway_headers=True)
+
+    async def one(n):
+        if n % 2:
+            return "refused", await post(http, envoy, chat(f"{n} refused"), **{TENANT: "bad"})
+        return "good", await post(http, envoy, chat(f"{n}"), **{TENANT: "good"})
+
+    ended = await apart(60, 0.02, one)
+    assert Counter(status for kind, (status, _) in ended if kind == "good") == {200: 30}

@@ -398,7 +398,7 @@ class Chooser:
     ) -> tuple[str, ...]:
         """Return the fallbacks, best first: endpoints that serve the model in the body, if any.
 
-        Endpoints that are only doubted come last. Those that the request does not fit are omitted,
+        Endpoints that are doubted or full come last. Those that the request does not fit are omitted,
         as their refusal would be final. Envoy retries with the same headers, so fallbacks must
         share the first endpoint's rank, key and base path. With a prefiller, they must also share
         its model, and exclude the prefiller.
@@ -406,12 +406,12 @@ class Chooser:
         table, found = self.table, list[str]()
         by_slot, slots, order = table.by_slot, ranking.slots, ranking.order
         first = by_slot[slots.item(order[0])]
-        others, doubted = order[1:], group.standing.doubted
+        others, last = order[1:], group.standing.last
         if ranking.view is not None and (fits := ranking.view.fits) is not None:
             others = [at for at in others if fits[at]]
             window = table.window_tokens[slots[order[0]]]
-            doubted = [slot for slot in doubted if table.window_tokens[slot] >= window]
-        for slot in chain(map(slots.item, others), doubted):
+            last = [slot for slot in last if table.window_tokens[slot] >= window]
+        for slot in chain(map(slots.item, others), last):
             if len(found) >= self.settings.fallbacks:
                 break
             spec = by_slot[slot]
