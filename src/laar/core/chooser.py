@@ -398,10 +398,10 @@ class Chooser:
     ) -> tuple[str, ...]:
         """Return the fallbacks, best first: endpoints that serve the model in the body, if any.
 
-        Endpoints that are doubted or full come last. Those that the request does not fit are omitted,
-        as their refusal would be final. Envoy retries with the same headers, so fallbacks must
-        share the first endpoint's rank, key and base path. With a prefiller, they must also share
-        its model, and exclude the prefiller.
+        Endpoints that are doubted or full come last. Those that the request does not fit are
+        omitted, as their refusal would be final. Envoy retries with the same headers, so fallbacks
+        must share the first endpoint's rank, key and base path. With a prefiller, they must also
+        share its model, and exclude the prefiller.
         """
         table, found = self.table, list[str]()
         by_slot, slots, order = table.by_slot, ranking.slots, ranking.order
