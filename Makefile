@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check lint format types imports size unit coverage test-all test-pythons test-vllm fuzz bench attack chaos failing soak proto reference results screenshots docs lock clean
+.PHONY: help demo test quick check lint format types imports size unit coverage test-all test-pythons test-vllm fuzz bench attack reported chaos failing soak proto reference results screenshots docs lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -112,6 +112,12 @@ bench: $(STAMP)  ## the short benchmarks: decisions, prefixes, queue, context ho
 
 attack: $(STAMP)  ## hostile clients, engines, stores and files, and the answer to each; 20 minutes
 	$(BIN)/pytest -q tests/attack --attack-table
+
+# The tests that measure what other projects' bug reports describe.
+REPORTED := tests/datalayer/test_dns.py $(patsubst %,tests/server/test_%.py,attempts blame frozen_pages models_away never_cached windows)
+
+reported: $(STAMP)  ## numbers of situations from other projects' bug reports, through a real Envoy
+	$(BIN)/pytest -q -m "not slow" --figures $(REPORTED)
 
 chaos: $(STAMP)  ## 15 minutes of faults on endpoints, pickers, Envoy, files; a seed repeats them
 	$(BIN)/python -m bench chaos

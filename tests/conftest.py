@@ -22,6 +22,10 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # `bench` is imported by tests that compare with its no-op picker
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--figures", action="store_true", help="print the numbers that tests measure")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until all tests are collected, as nothing is freed before
     # Envoy's typed messages cause warnings when imported.
@@ -53,8 +57,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Name the tests that failed before and pass when `make test` runs them again."""
-    passed = [report.nodeid for report in terminalreporter.getreports("passed")]
+    """Print figures, and which tests pass only when `make test` runs them again."""
+    reports = terminalreporter.getreports("passed")
+    passed = [report.nodeid for report in reports]
+    if config.getoption("--figures"):
+        terminalreporter.section("figures")
+        for report in reports:
+            for name, (seen, target) in report.user_properties:
+                terminalreporter.write_line(f"{seen:>6} (target {target})  {name}")
     if config.getoption("lf", default=False) and passed:
         terminalreporter.section(f"{len(passed)} passed only when run again")
         terminalreporter.write("".join(f"{name}\n" for name in passed))
@@ -84,6 +94,18 @@ async def start_upstream() -> AsyncIterator[Callable[[], Awaitable[RecordingUpst
             return await stack.enter_async_context(RecordingUpstream(host=host))
 
         yield start
+
+
+@pytest.fixture
+def figure(request: pytest.FixtureRequest) -> Callable[[str, object, str], None]:
+    """Return a function that keeps what was measured, and the target, for `--figures`."""
+
+    def note(name: str, seen: object, target: str) -> None:
+        case = request.node.name.partition("[")[2].rstrip("]")
+        shown = f"{seen:.2f}" if isinstance(seen, float) else str(seen)
+        request.node.user_properties.append((f"{name} [{case}]", (shown, target)))
+
+    return note
 
 
 @pytest.fixture

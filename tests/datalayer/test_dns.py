@@ -199,7 +199,7 @@ class Parts(Names):
 
 @pytest.mark.parametrize(("addresses", "most"), [(6, 3), (6, 5), (4, 1), (12, 3)])
 async def test_an_address_that_answers_outlives_partial_answers(
-    recorder: Any, start: Any, until: Any, addresses: int, most: int
+    recorder: Any, start: Any, until: Any, figure: Any, addresses: int, most: int
 ) -> None:
     all_of_them = [f"10.0.0.{n}" for n in range(1, addresses + 1)]
     names, gone = Parts(all_of_them, most, seed=5), set[str]()
@@ -211,6 +211,7 @@ async def test_an_address_that_answers_outlives_partial_answers(
     asked, replaced = len(names.asked), recorder.replaced
     assert replaced <= addresses + 1
     await until(lambda: len(names.asked) > asked + 40)
+    figure("changes of the list in 40 look-ups", recorder.replaced - replaced, "at most 6")
     assert recorder.replaced == replaced
     assert "only some of its addresses" in recorder.problems["dns gpu"]
     names.names["gpu"] = all_of_them[1:]

@@ -151,7 +151,9 @@ async def test_requests_that_break_every_engine_are_blamed_instead_of_the_engine
 @pytest.mark.parametrize(
     ("how", "status"), crossed(["500", "reset"], [400, 401, 403, 404, 413, 422, 429])
 )
-async def test_refusals_of_one_client_leave_the_engine_to_others(gateway, http, shape, how, status):
+async def test_refusals_of_one_client_leave_the_engine_to_others(
+    gateway, http, figure, shape, how, status
+):
     """The only other engine is broken: who is merely doubted must stay the last resort."""
     good, broken = [await gateway.enter(Engine(how="reset")) for _ in range(2)]
     broken.dead = how
@@ -166,4 +168,6 @@ async def test_refusals_of_one_client_leave_the_engine_to_others(gateway, http, 
         return "good", await post(http, envoy, chat(f"{n}"), **{TENANT: "good"})
 
     ended = await apart(60, 0.02, one)
-    assert Counter(status for kind, (status, _) in ended if kind == "good") == {200: 30}
+    statuses = Counter(status for kind, (status, _) in ended if kind == "good")
+    figure("lost of 30 beside another client's refusals", 30 - statuses[200], "0")
+    assert statuses == {200: 30}

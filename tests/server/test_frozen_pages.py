@@ -46,14 +46,16 @@ async def read_often(runner):
 
 
 @pytest.mark.parametrize(("page", "counts"), [("cache", False), ("running", True)])
-async def test_a_lone_engine_under_flow_control_answers_all(gateway, http, page, counts):
+async def test_a_lone_engine_under_flow_control_answers_all(gateway, http, figure, page, counts):
     engine = await gateway.enter(Frozen(PAGES[page], counts))
     gateway.members((engine.address, "m"))
     runner = await gateway.picker(flow={"enabled": True})
     await eventually(lambda: bool(runner.picker.table.read_at[0] > 0.0), what="a reading")
     envoy = await gateway.envoy()
     ended = [await post(http, envoy, chat(f"prompt {n}")) for n in range(20)]
-    assert [answer.status for answer in ended] == [200] * 20
+    lost = sum(answer.status != 200 for answer in ended)
+    figure("frozen page under flow control: lost of 20", lost, "0")
+    assert not lost
     assert "nothing moves" in runner.picker.problems[f"load {engine.address}"]
 
 
@@ -61,7 +63,7 @@ async def test_a_lone_engine_under_flow_control_answers_all(gateway, http, page,
     ("page", "counts", "path"),
     [("cache", True, CHAT), ("waiting", False, CHAT), ("running", True, "/generate")],
 )
-async def test_one_of_two_engines_gets_its_share(gateway, http, page, counts, path):
+async def test_one_of_two_engines_gets_its_share(gateway, http, figure, page, counts, path):
     frozen = await gateway.enter(Frozen(PAGES[page], counts))
     other = await gateway.enter(Frozen("vllm:num_requests_running 0\n", counts))
     gateway.members((frozen.address, "m"), (other.address, "m"))
@@ -70,10 +72,14 @@ async def test_one_of_two_engines_gets_its_share(gateway, http, page, counts, pa
     envoy = await gateway.envoy()
 
     async def client(name):
-        for n in range(20):
+        for n in range(100):
             assert (await post(http, envoy, chat(f"{name} {n}"), path)).status == 200
 
     for shown in (frozen.page, ""):  # then its page is gone
         frozen.page, frozen.served = shown, 0
-        await asyncio.gather(*map(client, range(6)))
-        assert frozen.served > 5  # of 120; without a correction none
+        await asyncio.gather(*map(client, range(12)))
+        share = frozen.served / 1200
+        figure(
+            f"share beside its sibling, page {'frozen' if shown else 'gone'}", share, ".45 to .55"
+        )
+        assert share > 0.25  # without a correction none
