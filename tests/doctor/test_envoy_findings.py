@@ -50,7 +50,9 @@ def test_the_bootstraps_of_laar_envoy_have_no_errors(shape):
 
 
 def host(bootstrap):
-    return manager(bootstrap)["route_config"]["virtual_hosts"][0]
+    *_, collecting = bootstrap["static_resources"]["listeners"]
+    found = collecting["filter_chains"][0]["filters"][0]["typed_config"]
+    return found["route_config"]["virtual_hosts"][0]
 
 
 def picker(bootstrap):
@@ -206,6 +208,7 @@ def test_configuration_received_by_xds_is_read_too():
     listener = resources["listeners"][0]
     table = manager({"static_resources": resources}).pop("route_config") | {"name": "t"}
     manager({"static_resources": resources})["rds"] = {"route_config_name": "t"}
+    table["virtual_hosts"][0]["request_body_buffer_limit"] = NEEDS.max_body_bytes
     table["virtual_hosts"][0]["routes"][-1]["route"].pop("timeout")
     kind = "type.googleapis.com/envoy.admin.v3."
     dump = {

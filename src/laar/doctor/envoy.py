@@ -168,7 +168,7 @@ def _subjects(config: Json) -> Iterator[tuple[str, Json, Check]]:
         yield f"{name}, ext_proc", processor, processor_faults
         if is_native(processor):
             limit = int(listener.get("per_connection_buffer_limit_bytes", _DEFAULT_BUFFER_BYTES))
-            for host in _hosts(manager, config):
+            for host in _hosts(_collecting(config, manager), config):
                 host = {"request_body_buffer_limit": limit} | host
                 yield f"{name}, virtual host", host, host_faults
         picker = processor.get("grpc_service", {}).get("envoy_grpc", {}).get("cluster_name", "")
@@ -202,6 +202,15 @@ def _processors(config: Json) -> Iterator[tuple[Json, Json, Json]]:
                     typed = http_filter.get("typed_config", {})
                     if str(typed.get("@type", "")).endswith("ext_proc.v3.ExternalProcessor"):
                         yield listener, manager, typed
+
+
+def _collecting(config: Json, manager: Json) -> Json:
+    """Return the connection manager that collects long bodies."""
+    for listener in config.get("static_resources", {}).get("listeners", ()):
+        if listener.get("name") == LONG_BODIES:
+            found: Json = listener["filter_chains"][0]["filters"][0]["typed_config"]
+            return found
+    return manager
 
 
 def _hosts(manager: Json, config: Json) -> Iterator[Json]:

@@ -74,8 +74,8 @@ from laar.protocol.stream.attempts import RETRIED_STATUSES
 
 _HEADING = "# Rendered by `laar envoy`; change the options it was rendered with, not this file.\n"
 
-_PROTOCOL = "x-envoy-protocol"
-"""Request header for routes only: HTTP version, and the body's transfer encoding if it has one."""
+_LISTENER = "x-envoy-listener"
+"""Request header for routes only: the address of the listener that the request came to."""
 _IS_HEDGE = "x-envoy-is-timeout-retry"
 """Envoy's request header: whether the last attempt was made while another is open."""
 _HEDGED = "x-envoy-hedged"
@@ -85,7 +85,7 @@ _CONSTANTS = {
     **vars(agreed),
     **vars(names),
     **vars(endpoints_file),
-    "PROTOCOL": _PROTOCOL,
+    "LISTENER": _LISTENER,
     "IS_HEDGE": _IS_HEDGE,
     "HEDGED": _HEDGED,
 }
@@ -95,6 +95,12 @@ _NOTHING_DONE = (
     "connect-failure,refused-stream,reset-before-request,retriable-status-codes,retriable-headers"
 )
 """Envoy's conditions for the first row of `laar.protocol.stream.attempts`."""
+
+_SHORT_BYTES = 2 * MAX_ANSWER_BYTES
+"""What Envoy holds of an answer, half of which the picker may read at once, and so also of a body
+where it does not count a request's memory: Envoy has one limit for both."""
+_COLLECTED = frozenset({"max_request_bytes", "request_body_buffer_limit"})
+"""The fields of that limit."""
 
 _LONG_BODY = "0*([2-9][0-9]{6}|[1-9][0-9]{7,})"
 """A ``content-length`` of 2 MB or more: reading JSON takes Envoy up to a hundred times its size."""
@@ -129,11 +135,11 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
         early_changes=[
             *({"remove": name} for name in sorted(_not_for(shape, options))),
             _part("removed_headers", pattern=header_pattern()),
-            {"append": _part("protocol")},
+            {"append": _part("listener")},
         ],
         control_headers=[
             {"remove": name}
-            for name in sorted({_PROTOCOL, *names.CONTROL_HEADERS} - {names.DESTINATION})
+            for name in sorted({_LISTENER, *names.CONTROL_HEADERS} - {names.DESTINATION})
         ],
         set_by_routes=[_part("set_by_route", header=name) for name in names.SET_BY_ROUTES],
         routes=[_denied_route(), *_routes(options, answers)],
@@ -148,7 +154,8 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
             + agreed.DECISION_MARGIN_S
             + options.max_body_bytes // SLOWEST_UPLOAD_BYTES_PER_S
         ),
-        answer_buffer_bytes=2 * MAX_ANSWER_BYTES,  # the picker may hold half of it
+        answer_buffer_bytes=_SHORT_BYTES,
+        collected_bytes=min(_SHORT_BYTES, options.max_body_bytes),
         max_heap_bytes=int(HEAP_SHARE * options.memory_bytes),
         **answers,
         message_timeout=duration(MESSAGE_TIMEOUT_S),
@@ -165,9 +172,25 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
     # Copy it so that no values are shared: callers may modify it, and YAML would contain anchors.
     rendered: dict[str, Any] = orjson.loads(orjson.dumps(bootstrap))
     data, *_, long_bodies = rendered["static_resources"]["listeners"]
-    # The same object, so that a change applies to both. In YAML it is an alias.
-    long_bodies["filter_chains"][0]["filters"] = data["filter_chains"][0]["filters"]
+    filters = data["filter_chains"][0]["filters"]
+    long_bodies["filter_chains"][0]["filters"] = _collecting(filters, options.max_body_bytes)
     return rendered
+
+
+def _collecting(part: Any, most_bytes: int) -> Any:
+    """Return filters with another limit of collected bodies.
+
+    All that has no such limit is the same object, so that a change applies to both. In YAML it is
+    an alias.
+    """
+    if isinstance(part, list):
+        found: Any = [_collecting(each, most_bytes) for each in part]
+        return part if all(a is b for a, b in zip(part, found, strict=True)) else found
+    if isinstance(part, dict):
+        found = {key: _collecting(below, most_bytes) for key, below in part.items()}
+        found |= dict.fromkeys(_COLLECTED & part.keys(), most_bytes)
+        return part if all(found[key] is part[key] for key in part) else found
+    return part
 
 
 def to_yaml(bootstrap: dict[str, Any]) -> str:

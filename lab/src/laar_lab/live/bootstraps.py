@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 from laar.envoy import bootstrap as laars
 from laar.envoy.options import BootstrapOptions, Shape
 from laar.protocol import headers as names
-from laar.protocol.agreed import ATTEMPTS
+from laar.protocol.agreed import ATTEMPTS, LONG_BODIES
 
 AnyShape: TypeAlias = Shape | Literal["full-duplex"]
 
@@ -50,6 +50,7 @@ def render(shape: AnyShape, options: BootstrapOptions) -> dict[str, Any]:
             route
             for route in host["routes"]
             if _BUFFER not in route.get("typed_per_filter_config", {})
+            and route.get("route", {}).get("cluster") != LONG_BODIES
         ]
         for route in host["routes"]:
             if (own := route.get("typed_per_filter_config", {}).get(_EXT_PROC)) is not None:
