@@ -266,9 +266,9 @@ class Recurrences:
         ]
 
     def _joins(self, lines: Lines, nth: int, which: int) -> bool:
-        """Return whether a long line has only been seen next to its successor.
+        """Return whether a line of a pair was always seen beside the other.
 
-        If `which` is 1, return whether the successor has only been seen next to the line.
+        The pair is a long line and the next; `which` is 0 for the first, 1 for the second.
         """
         if not 0 <= nth < len(lines.long) - 1:
             return False

@@ -83,8 +83,8 @@ class Clients:
     def flawed(self, slot: int, asked: Asked, now: float) -> bool | None:
         """Record a flawed answer; return whether it is evidence against its endpoint.
 
-        It is if other endpoints mostly answer this client well, or if it is the client's first.
-        Return None if no other endpoint has answered this client since.
+        It is evidence if other endpoints mostly answer this client well, or if the client has asked
+        no other yet. Return None if no other endpoint has answered this client since.
         """
         others: list[list[int]] | None = None
         for key in asked.clients:

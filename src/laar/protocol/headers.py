@@ -218,7 +218,7 @@ class Head:
 def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
     """Return the Envoy attributes for the headers that `read_head` reads of inference requests.
 
-    An Envoy that keeps the headers sends these with the body.
+    An Envoy that does not send the picker a request's headers sends these with its body.
     """
     headers = sorted(
         {
