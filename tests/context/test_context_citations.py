@@ -197,7 +197,7 @@ def test_ambiguous_labels_keep_their_numbers():
         return hook.apply(body, api="chat", tenant="", **how).reason
 
     docs = [f'<doc index="{n}">{prose(n)}</doc>' for n in range(1, 5)]
-    assert block("\n".join(docs)) is Reason.OBSERVED
+    assert block("\n".join(docs)) is Reason.UNCHANGED
     docs = [f'<doc source="{n}.pdf" index="{n}">{prose(n)}</doc>' for n in range(1, 5)]
     assert block("\n".join(docs)) is Reason.POSITIONAL_LABELS
 
