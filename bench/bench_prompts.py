@@ -21,10 +21,10 @@ import orjson
 from bench.options import count, name_of, parser_for
 from bench.prompts import corpora, orders
 from bench.prompts.templates import TEMPLATES, TITLED, Body
-from laar.context.bodies import api_of
 from laar.context.hook import ContextHook
 from laar.context.settings import ContextSettings
 from laar.context.turn import TurnPlan
+from laar_lab.advice import api_of
 
 LEARNT = 100
 SCORED = 40

@@ -71,7 +71,6 @@ class Plan:
         labels: labels of each endpoint, in order; empty for no labels.
         change: modifies Envoy's bootstrap.
         clock: libfaketime library to set the pickers' clock; None for the real clock.
-        workers: processes per picker.
         store: Redis or Valkey server for sharing; None for no sharing.
     """
 
@@ -85,7 +84,6 @@ class Plan:
     labels: tuple[Mapping[str, str], ...] = ()
     change: Callable[[dict[str, Any]], None] | None = None
     clock: Path | None = None
-    workers: int = 1
     store: Path | None = None
 
 
@@ -230,8 +228,6 @@ class Stand:
             }
         settings = str(self.settings_file(index))
         command = [sys.executable, "-m", "laar.cli", "serve", "-c", settings]
-        if self.plan.workers > 1:
-            command += ["--workers", str(self.plan.workers)]
         return await self.guard.start(f"picker-{index}", command, environment)
 
     async def restart_picker(self, index: int) -> None:

@@ -100,7 +100,6 @@ def test_a_missing_directory_is_reported_before_anything_is_measured(
         (["race", "--json", "none/r.json"], "there is no directory none"),
         (["race", "--fault", "nonsense"], "fault 'nonsense'"),
         (["sim-endpoint", "--fleet", "fleet.yaml"], "--fleet-model"),
-        (["context", "doctor", "no.json", "--route", "rag"], "--config"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

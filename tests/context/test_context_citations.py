@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.context.citations import Citations, ids_of, numbers_in
-from laar.context.doctor import diagnose
 from laar.context.hook import ContextHook
 from laar.context.settings import ContextSettings, Reason
 from support.exploring import examples
@@ -192,13 +191,15 @@ def test_no_id_occurs_in_the_request():
 
 def test_ambiguous_labels_keep_their_numbers():
     def block(text):
-        seen = diagnose(orjson.dumps({"messages": [{"role": "user", "content": text}]}))
-        return seen["movable"], seen["reason"]
+        hook = ContextHook(ContextSettings(holdout_share=0.0))
+        body = orjson.dumps({"messages": [{"role": "user", "content": text}]})
+        how = {"now": 0.0, "mode": "observe", "restores": True}
+        return hook.apply(body, api="chat", tenant="", **how).reason
 
     docs = [f'<doc index="{n}">{prose(n)}</doc>' for n in range(1, 5)]
-    assert block("\n".join(docs)) == (4, None)
+    assert block("\n".join(docs)) is Reason.UNCHANGED
     docs = [f'<doc source="{n}.pdf" index="{n}">{prose(n)}</doc>' for n in range(1, 5)]
-    assert block("\n".join(docs)) == (0, "positional_labels")
+    assert block("\n".join(docs)) is Reason.POSITIONAL_LABELS
 
 
 NUMBERS = {"4821": "1", "4822": "2", "7340": "3"}

@@ -1,4 +1,4 @@
-"""`laar context`: planning a batch, advice and diagnosis from the command line."""
+"""`laar context`: planning a batch, and advice, from the command line."""
 
 from __future__ import annotations
 
@@ -84,44 +84,3 @@ class TestAdvise:
     def test_missing_advice_is_reported(self):
         few = CliRunner().invoke(app, ["context", "advise", "-"], "\n".join(self.bodies(5)))
         assert "no advice" in few.output
-
-
-class TestDoctor:
-    BODY = json.dumps(
-        {"messages": [{"role": "user", "content": f"{DOCS[1]}{DOCS[2]}{DOCS[3]}\n\nWhy?"}]}
-    )
-
-    @staticmethod
-    def run(*arguments, **more):
-        done = CliRunner().invoke(app, ["context", "doctor", *map(str, arguments)], **more)
-        assert done.exit_code == 0, done.output
-        return done.output
-
-    def test_json_output_works_for_a_file_and_standard_input(self, tmp_path):
-        path = tmp_path / "body.json"
-        path.write_text(self.BODY)
-        told = json.loads(self.run(path, "--json"))
-        assert (told["documents"], told["shape"], told["movable"]) == (3, "xml", 3)
-        assert json.loads(self.run("-", "--json", input=self.BODY)) == told
-
-    def test_text_output_has_the_number_of_documents_and_the_reason(self):
-        assert "3 documents" in self.run("-", input=self.BODY)
-        assert "no documents: no_documents" in self.run("-", input='{"messages": []}')
-
-    def test_a_route_selects_its_own_rules(self, tmp_path):
-        config = tmp_path / "laar.yaml"
-        config.write_text(
-            "endpoints: [{address: '127.0.0.1:1', models: [m]}]\n"
-            "context:\n  routes:\n    - name: r\n      delimiters: [{between: ' || '}]\n"
-        )
-        body = json.dumps({"prompt": "a b c || d e f || g h i"})
-        told = json.loads(self.run("-", "--json", "-c", config, input=body))
-        assert (told["documents"], told["shape"]) == (3, "declared")
-        missing = CliRunner().invoke(
-            app, ["context", "doctor", "-", "-c", str(config), "--route", "x"]
-        )
-        assert missing.exit_code == 2
-
-    def test_a_missing_file_is_an_error(self, tmp_path):
-        done = CliRunner().invoke(app, ["context", "doctor", str(tmp_path / "none.json")])
-        assert done.exit_code == 2

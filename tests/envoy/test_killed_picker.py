@@ -30,8 +30,9 @@ async def test_requests_for_four_models_outlive_a_picker_that_hangs(
     assert len(run.undecided) > 40
 
 
-async def test_a_killed_envoy_ends_the_command_with_its_status(
-    tmp_path: Path, envoy_binary: Path
+@pytest.mark.parametrize("killed", ["Envoy", "the parent"])
+async def test_if_envoy_or_the_parent_is_killed_all_end(
+    tmp_path: Path, envoy_binary: Path, killed: str
 ) -> None:
     """The kernel kills Envoy if memory runs out, without a message in Envoy's log."""
     log = tmp_path / "laar.log"
@@ -44,13 +45,13 @@ async def test_a_killed_envoy_ends_the_command_with_its_status(
             )
             parent = psutil.Process(process.pid)
             children = parent.children(recursive=True)
-            for child in children:
-                if child.name() == "envoy":
-                    child.kill()
+            envoys = [child for child in children if child.name() == "envoy"]
+            for victim in [parent] if killed == "the parent" else envoys:
+                victim.kill()
             await eventually(
                 lambda: not any(child.is_running() for child in children),
                 what="all children to end",
             )
-            await eventually(
-                lambda: "Envoy exited with -9" in log.read_text(), what="the reason for the end"
-            )
+            if killed == "Envoy":
+                reason = "Envoy exited with -9"
+                await eventually(lambda: reason in log.read_text(), what="the reason for the end")

@@ -115,15 +115,6 @@ def test_a_fleet_of_three_engines_is_valid_and_each_page_is_read():
     assert [each.engine for each in settings.endpoints] == ["vllm", "sglang", "tensorrt-llm"]
 
 
-def test_the_context_hook_sees_the_documents_of_the_request():
-    folder = EXAMPLES / "rag"
-    words = ["context", "doctor", str(folder / "request.json"), "--json"]
-    done = CliRunner().invoke(app, [*words, "-c", str(folder / "laar.yaml"), "--route", "rag"])
-    assert done.exit_code == 0, done.output
-    told = json.loads(done.output)
-    assert (told["documents"], told["shape"]) == (4, "xml")
-
-
 def test_every_example_is_listed_and_has_its_test():
     page = (EXAMPLES / "README.md").read_text()
     here = Path(__file__).read_text()

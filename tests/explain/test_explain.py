@@ -47,9 +47,6 @@ class Known:
             cell=("ja", 65536, "generic"),
         )
 
-    def usage(self, request, model, prompt_tokens):
-        """Learn nothing."""
-
 
 def fleet(known, *endpoints, prefixes=None):
     table = EndpointTable()

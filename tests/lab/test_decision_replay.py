@@ -51,9 +51,6 @@ class Known:
             cell=(request.question, 1024, "generic"),
         )
 
-    def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Learn nothing."""
-
 
 class Picker:
     """A director with the decision memory and the log of `laar serve`."""

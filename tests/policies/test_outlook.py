@@ -119,9 +119,6 @@ class Alternating:
         known.probability[:] = [0.6, 0.6 + self.lead * (-1) ** self.turn]
         return known
 
-    def usage(self, request, model, prompt_tokens):
-        """Learn nothing."""
-
 
 @pytest.mark.parametrize(("lead", "moved"), [(0.02, False), (0.35, True)])
 def test_a_conversation_changes_its_model_only_for_a_clear_gain(lead, moved):

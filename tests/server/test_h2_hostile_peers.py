@@ -542,15 +542,6 @@ def test_arbitrary_bytes_end_only_their_connection(changed, cuts):
         runner.run(speak())
 
 
-async def test_a_port_is_shared_only_if_both_processes_allow_it():
-    async with serving(together=True) as served:
-        other = H2Server(longest_bytes=1, together=True)
-        other.bind(f"127.0.0.1:{served.port}")
-        await other.stop(0)
-        with pytest.raises(OSError, match="in use"):
-            H2Server(longest_bytes=1).bind(f"127.0.0.1:{served.port}")
-
-
 async def test_a_new_peer_is_served_next_to_peers_at_their_limits(served):
     served.server.held_bytes, served.server.open_calls = Share(100_000), Share(100)
     async with AsyncExitStack() as stack:

@@ -382,7 +382,7 @@ async def test_no_model_is_unknown_while_some_pods_have_not_listed_theirs(
 async def test_a_pod_that_never_answers_delays_the_others_only_briefly(
     gateway, http, cluster, monkeypatch
 ):
-    monkeypatch.setattr(fleet, "WAIT_S", 0.2)
+    monkeypatch.setattr(fleet, "FIRST_PODS_S", 0.2)
     a, b = await llm_d_pool(gateway, cluster, lists("org/tiny"), lists("org/tiny"))
     b.lists_models.clear()
     await picker(gateway, inference_pool(cluster))

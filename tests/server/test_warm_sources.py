@@ -7,7 +7,7 @@ import pytest
 
 from laar.core.decision import Completion
 from laar.server.runner import Runner
-from laar.server.workers import Worker
+from laar.server.supervisor import Home
 from laar.settings import Settings
 from support import eventually, free_port
 from support.pickers import request, specs
@@ -33,7 +33,7 @@ async def serving(snapshot, kept_by):
                 "shutdown": {"drain_s": 0, "grace_s": 0},
             }
         ),
-        worker=Worker(index=0, home=snapshot.parent) if kept_by == "parent" else None,
+        home=Home(snapshot.parent) if kept_by == "parent" else None,
     )
     running = asyncio.create_task(runner.run())
     try:

@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from laar.datalayer.endpoints_file import split_address
-from laar.errors import LaarError
 from laar_lab.live import processes
 
 if TYPE_CHECKING:
     from laar.server.runner import Runner
 
-_PORTS = range(10_000, 17_000)
+_PORTS = range(10_000, 18_000)
 """All below the ports that the lab's own commands use."""
-_PAIRS = range(17_000, 18_000)
-"""Ports for tests that need two consecutive ones."""
 _given: set[int] = set()
 """Ports that were returned: they may not be bound yet, and must not be returned twice."""
 
 
-def _worker() -> tuple[int, int]:
-    """Return the number of this test worker, from 0, and the number of workers."""
-    name = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
-    return int(name.removeprefix("gw")), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-
-
 def free_ports(count: int) -> list[int]:
     """Return loopback TCP ports that were free just now; no other worker of this run uses them."""
-    worker, workers = _worker()
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     mine = [
         port for port in range(_PORTS.start + worker, _PORTS.stop, workers) if port not in _given
     ]
@@ -41,16 +32,6 @@ def free_ports(count: int) -> list[int]:
     found = processes.free_ports(count, mine)
     _given.update(found)
     return found
-
-
-def consecutive_ports() -> int:
-    """Return a loopback TCP port that was free just now, as was the next one."""
-    worker, workers = _worker()
-    firsts = range(_PAIRS.start + 2 * worker, _PAIRS.stop, 2 * workers)
-    while True:
-        (first,) = processes.free_ports(1, firsts)
-        with contextlib.suppress(LaarError):
-            return processes.free_ports(1, [first + 1])[0] - 1
 
 
 def free_port() -> int:

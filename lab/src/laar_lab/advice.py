@@ -207,6 +207,13 @@ class Advisor:
         ]
 
 
+def api_of(body: dict[str, object]) -> str | None:
+    """Return the API of a body, detected by its fields; None if unknown."""
+    if "messages" in body:
+        return "messages" if "system" in body else "chat"
+    return "completions" if "prompt" in body else "responses" if "input" in body else None
+
+
 def _lines(spans: Sequence[str], names: list[str]) -> Iterator[_Line]:
     """Yield the lines of a prompt; append the names of its tools to `names`."""
     role, at, left = "", 0, MAX_LINES

@@ -99,9 +99,6 @@ class PlainAssessor:
             cell=("", 0, ""),
         )
 
-    def usage(self, request: RequestText, model: str, prompt_tokens: int) -> None:
-        """Ignore the report."""
-
 
 def read_capability(path: Path) -> CapabilityModel:
     """Read an artifact of `laar fit`.
@@ -119,7 +116,7 @@ def read_capability(path: Path) -> CapabilityModel:
 
 
 class CapabilityAssessor:
-    """Estimates accuracy and speed from an artifact, and prompt lengths from the reported usage.
+    """Estimates accuracy, speed and prompt lengths from an artifact.
 
     Args:
         capability: the capability model of the artifact.
@@ -136,7 +133,6 @@ class CapabilityAssessor:
         self.online = online
         self._tasks = frozenset(tasks)
         self.task_names = TaskNames()
-        self.tokens = TokenEstimator()
         self.use(capability)
 
     def use(self, capability: CapabilityModel) -> None:
@@ -145,7 +141,7 @@ class CapabilityAssessor:
         if self.online is not None:
             self.online.new_prior(capability)
         self.task_names.known = self._tasks | set(capability.tasks)
-        self.tokens.begin(capability.chars_per_token)
+        self._tokens = TokenEstimator(capability.chars_per_token)
 
     def assess(
         self, request: RequestText, models: Sequence[str], tried: Sequence[str], now: float
@@ -153,7 +149,7 @@ class CapabilityAssessor:
         """Return every model's estimates for the request."""
         key = tuple(models)
         language = language_of(request.question)
-        per_char, mean_per_char = self.tokens.tokens_per_char(key, language)
+        per_char, mean_per_char = self._tokens.tokens_per_char(key, language)
         task = task_name(request.task) if request.task else ""
         if task and not self.task_names.taken(request.tenant, task, now):
             task = ""
@@ -182,7 +178,3 @@ class CapabilityAssessor:
             published=published,
             reported=reported,
         )
-
-    def usage(self, request: RequestText, model: str, prompt_tokens: int) -> None:
-        """Learn characters per token from the reported length."""
-        self.tokens.observe(request.chars, language_of(request.question), model, prompt_tokens)

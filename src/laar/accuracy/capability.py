@@ -127,7 +127,7 @@ class CapabilityModel:
         """The artifact's entries for the measured models."""
         self.models = tuple(self.measured_models)
         self.chars_per_token = {name: m.chars_per_token for name, m in self.measured_models.items()}
-        """Characters per token by model, then language: initial values of a `TokenEstimator`."""
+        """Characters per token by model, then language."""
         self._difficulty = artifact.retry.difficulty if artifact else None
         measured_cells = {
             (name, cell.features): cell.outcomes

@@ -46,13 +46,6 @@ class Text(NamedTuple):
     parts: bool = False
 
 
-def api_of(body: dict[str, object]) -> str | None:
-    """Return the API of a body, detected by its fields; None if unknown."""
-    if "messages" in body:
-        return "messages" if "system" in body else "chat"
-    return "completions" if "prompt" in body else "responses" if "input" in body else None
-
-
 def prompt_texts(body: dict[str, object], api: str, raw: bytes | None = None) -> list[Text]:
     """Return all strings that may hold documents, in prompt order.
 

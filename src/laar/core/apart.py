@@ -9,13 +9,16 @@ prefiller, the second cheapest is used for it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from laar.core.endpoints import Floats, Mask, Slots
 from laar.core.engines import Began
 from laar.core.request import Api, Request
+
+if TYPE_CHECKING:
+    from laar.core.interfaces import View
 
 ApartRule = Literal["by-cost", "never", "always", "threshold"]
 
@@ -80,6 +83,34 @@ class Apart:
     again: Floats | None = None
     chosen: Slots | None = None
     saved_s: Floats | None = None
+
+    def prefiller(self, view: View, at: int) -> Prefiller | None:
+        """Return the endpoint that prefills for the candidate at `at`; None if it does so itself.
+
+        Only a policy that computes costs chooses one.
+        """
+        place = -1 if self.chosen is None else int(self.chosen[at])
+        if place < 0:
+            return None
+        slot, tokens = int(self.of.slots[place]), float(self.tokens[place])
+        seconds_per_token = float(self.seconds_per_token[place])
+        uncached = tokens - float(self.cached_tokens[place])
+        return Prefiller(
+            slot=slot,
+            address=view.table.spec(slot).address,
+            uncached_tokens=uncached,
+            began=Began(
+                slot=slot,
+                plain_s=uncached * seconds_per_token,
+                prompt_s=tokens * seconds_per_token,
+                context_tokens=tokens - 0.5 * uncached,
+                others=float(self.decoding[place]),
+                rtt_s=0.0,
+                shown=view.request.first_token_seen,
+                visits=True,
+            ),
+            transfer_s=float(view.tokens[at] - view.cached_tokens[at]) * self.transfer_s_per_token,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

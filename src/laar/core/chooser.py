@@ -31,7 +31,6 @@ from laar.core.guards import Faults
 from laar.core.interfaces import Assessor, Fault, Room, View, WeightSource
 from laar.core.needs import Needs
 from laar.core.policy import Policy
-from laar.core.prefiller import choose_prefiller
 from laar.core.request import Api, Request
 from laar.core.stored import StoredObjects, not_stored
 from laar.core.views import view_of
@@ -202,7 +201,7 @@ class Chooser:
             tried = with_model(earlier, model) if earlier else (model,)
             exhausted = self._exhausted(policy, group, able, tried)
             if view.apart is not None:
-                prefiller = choose_prefiller(view, at)
+                prefiller = view.apart.prefiller(view, at)
             if prefiller is None:
                 uncached_tokens = tokens - view.cached_tokens.item(at)
             # If all endpoints are failing, no request is blamed: one of them may have recovered.

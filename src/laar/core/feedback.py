@@ -92,7 +92,7 @@ class Feedback:
         )
 
     def ended(self, decision: Decision, end: Completion) -> None:
-        """Tell the tuner, the assessor and the prefix index that a request ended."""
+        """Tell the tuner and the prefix index that a request ended."""
         flight, now, chooser = decision.flight, decision.now + end.latency_s, self._chooser
         if chooser.tuner is not None and decision.weights_version:
             sample = Observed(
@@ -104,11 +104,6 @@ class Feedback:
             chooser.degraded.attempt("learning", chooser.tuner.observe, sample, now)
         # In shadow mode the prompt may have gone to an endpoint that Envoy does not report.
         known = flight.served or not decision.request.shadow
-        if known and end.ok and end.prompt_tokens and not decision.request.tokens:
-            usage = chooser.assessor.usage
-            chooser.degraded.attempt(
-                "learning", usage, decision.request, flight.model, end.prompt_tokens
-            )
         prefixes, receipt = chooser.prefixes, flight.receipt
         if prefixes is None:
             return

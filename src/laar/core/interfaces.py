@@ -167,9 +167,6 @@ class Assessor(Protocol):
     ) -> Assessment:
         """Estimate each model's accuracy and speed on this request, given that `tried` failed."""
 
-    def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Learn the length of a prompt from the engine's own count."""
-
 
 Room = Callable[[View], Mask]
 """Returns the candidates of a view that have room for the request now; for flow control."""

@@ -90,7 +90,7 @@ class EndpointSpec:
         address: ``ip:port``, IPv6 in brackets, as sent to Envoy.
         models: model names it serves. The first identifies the model for accuracy and latency,
             and is written into a body whose name is not among them. Empty only until
-            `laar.server.own_names` has filled it in.
+            `laar.datalayer.served_names` has filled it in.
         region: free text, for the dashboard and metrics.
         engine: engine that runs there, which determines its metric names: a key of
             `laar.datalayer.metrics_page.ENGINES`.

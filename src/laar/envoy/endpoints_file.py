@@ -115,7 +115,7 @@ def write_eds(
 
     Envoy alone sends no request to just any endpoint if a model in `expected` has none at present.
 
-    Creates the directory. Several processes, such as workers, may write one file; the last wins.
+    Creates the directory. Several processes may write one file; the last wins.
     With `keeps_others`, an empty list does not replace a file: a starting picker has no endpoints
     until its cluster's first list or the first DNS answer, and until then Envoy uses the file of
     the previous picker.

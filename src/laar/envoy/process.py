@@ -52,11 +52,9 @@ if os.getppid() == int(sys.argv[1]):  # else it died before we asked
 """
 
 
-def dying_with_us(
-    command: Sequence[str | Path], number: signal.Signals = signal.SIGTERM
-) -> list[str | Path]:
-    """Wrap a command so that it gets a signal when the thread that starts it dies (Linux)."""
-    own = (str(os.getpid()), str(int(number)))
+def dying_with_us(command: Sequence[str | Path]) -> list[str | Path]:
+    """Wrap a command so that it gets SIGTERM when the thread that starts it dies (Linux)."""
+    own = (str(os.getpid()), str(int(signal.SIGTERM)))
     return [*(sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, *own), *command]
 
 

@@ -13,9 +13,9 @@ from laar.core.endpoints import Reading
 from laar.core.filters import MAX_KV_USAGE
 from laar.core.membership import EndpointSpec, Served
 from laar.datalayer.interface import GONE
+from laar.datalayer.served_names import FIRST_PODS_S, OwnNames
 from laar.datalayer.visits import occurs
 from laar.envoy.endpoints_file import EnvoyFile
-from laar.server.own_names import WAIT_S, OwnNames
 
 if TYPE_CHECKING:
     from laar.prefix.tokens import Stored
@@ -64,7 +64,7 @@ class FleetState:
         """
         self._own.replace(source, specs)
         if self._own.waits(source):
-            asyncio.get_running_loop().call_later(WAIT_S, self._wait_no_longer, source)
+            asyncio.get_running_loop().call_later(FIRST_PODS_S, self._wait_no_longer, source)
         self._take(source)
 
     def has_all_of(self, sources: Set[str]) -> bool:

@@ -39,27 +39,19 @@ class GrpcServer:
     Args:
         longest_bytes: maximum length of a message.
         max_streams: half the maximum number of open calls.
-        advertised_streams: stream limit of each connection; None for `max_streams`.
-        together: whether other processes listen on the same port.
         port: not used: gRPC reports failed connections to stderr itself.
     """
 
     def __init__(
-        self,
-        *,
-        longest_bytes: int,
-        max_streams: int = MOST_STREAMS,
-        advertised_streams: int | None = None,
-        together: bool = False,
-        port: str = "ext_proc",
+        self, *, longest_bytes: int, max_streams: int = MOST_STREAMS, port: str = "ext_proc"
     ) -> None:
         options = {
             "grpc.max_receive_message_length": longest_bytes,
             "grpc.max_send_message_length": -1,
             "grpc.max_metadata_size": _METADATA_BYTES,
             "grpc.compression_enabled_algorithms_bitset": 1,  # none
-            "grpc.max_concurrent_streams": advertised_streams or min(max_streams, _MOST_STREAMS),
-            "grpc.so_reuseport": int(together),
+            "grpc.max_concurrent_streams": min(max_streams, _MOST_STREAMS),
+            "grpc.so_reuseport": 0,
             "grpc.keepalive_time_ms": int(KEEPALIVE_S * 1000),
             "grpc.keepalive_timeout_ms": int(ALIVE_S * 1000),
             "grpc.keepalive_permit_without_calls": 1,

@@ -21,10 +21,6 @@ _LONGEST_MESSAGE_BYTES = 64 << 20
 _METADATA_BYTES = 1 << 20
 """Allowance for metadata in addition to a buffered body, which is one message."""
 
-_STREAMS = 64
-"""Maximum number of streams per connection that a worker advertises. The kernel assigns each
-connection to one worker, so a client with many concurrent streams should open several."""
-
 
 def server_of(transport: str, **limits: Any) -> Server:
     """Return a server on a transport (`listen.transport`), not yet bound.
@@ -42,21 +38,14 @@ def server_of(transport: str, **limits: Any) -> Server:
 
 
 def picking_server(
-    processor: ExternalProcessor,
-    max_body_bytes: int,
-    *,
-    transport: str = "own",
-    together: bool = False,
+    processor: ExternalProcessor, max_body_bytes: int, *, transport: str = "own"
 ) -> Server:
-    """Return the server for Envoys, not yet bound; `together`: other processes share the port.
+    """Return the server for Envoys, not yet bound.
 
     Messages much longer than a body of `max_body_bytes` are rejected.
     """
     longest = max(_LONGEST_MESSAGE_BYTES, max_body_bytes + _METADATA_BYTES)
-    streams = _STREAMS if together else None
-    server = server_of(
-        transport, longest_bytes=longest, advertised_streams=streams, together=together
-    )
+    server = server_of(transport, longest_bytes=longest)
     server.add_method(SERVICE, "Process", partial(Exchange, processor))
     return server
 
@@ -82,17 +71,12 @@ def cannot_listen(name: str, address: str) -> SettingError:
     )
 
 
-def ports_in_use(listen: Listen, workers: int = 1) -> list[SettingError]:
-    """Return an error for each address that can't be bound now; leave no port open.
-
-    Every worker has an admin port: the first the one in the settings, the others those after it.
-    """
-    host, first = split_address(listen.admin)
-    addresses = [(name, *split_address(getattr(listen, name))) for name in ("ext_proc", "health")]
-    addresses += [("admin", host, first + number) for number in range(workers)]
+def ports_in_use(listen: Listen) -> list[SettingError]:
+    """Return an error for each address that can't be bound now; leave no port open."""
     faults = []
     with contextlib.ExitStack() as held:  # hold all of them, to detect equal addresses
-        for name, host, port in addresses:
+        for name in ("ext_proc", "health", "admin"):
+            host, port = split_address(getattr(listen, name))
             try:
                 family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
                 held.enter_context(listener(host, port, family))

@@ -33,9 +33,9 @@ from laar.settings import Loaded, Settings
 from laar.settings.ignored import remarks
 
 if TYPE_CHECKING:
+    from laar.server.supervisor import Home
     from laar.server.tls import ServerTls
     from laar.server.transport import Server
-    from laar.server.workers import Worker
 
 _LOG = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Runner:
     Args:
         settings: the settings; the files they were loaded from are watched.
         seed: seed of all random draws; None means a random seed.
-        worker: this process among several on the same ports; None means a single process.
+        home: directory of the process that restarts this picker, if there is one.
 
     Raises:
         SettingError: an artifact, token, export or store in the settings cannot be used.
@@ -70,11 +70,11 @@ class Runner:
         settings: Settings | Loaded,
         *,
         seed: int | None = None,
-        worker: Worker | None = None,
+        home: Home | None = None,
     ) -> None:
         loaded = Loaded(settings=settings) if isinstance(settings, Settings) else settings
-        self._worker = worker
-        snapshot = worker.snapshot if worker else None
+        self._home = home
+        snapshot = home.snapshot if home else None
         self.picker = Picker(loaded.settings, seed=seed, snapshot=snapshot)
         self.reloader = SettingsReloader(loaded, problems=self.picker.problems)
         self.picker.reloader = self.reloader
@@ -92,7 +92,6 @@ class Runner:
             self._flow = FlowControl(admission, director, clock=clock, waited=waited)
         self.processor = ExternalProcessor(self.picker, self._flow)
         self._stopping = asyncio.Event()
-        self._undrained = False
         self._is_warm = False
 
     # -- life ----------------------------------------------------------------------------------
@@ -122,24 +121,16 @@ class Runner:
         self.prepare()
         for remark in remarks(self._loaded):
             _LOG.warning("%s", remark)
-        together = self._worker is not None
         listen = settings.listen
         picking = picking_server(
-            self.processor,
-            settings.stream.max_body_bytes,
-            transport=listen.transport,
-            together=together,
+            self.processor, settings.stream.max_body_bytes, transport=listen.transport
         )
         probed = server_of(
-            listen.transport,
-            longest_bytes=_PROBE_BYTES,
-            max_streams=_PROBES,
-            together=together,
-            port="health",
+            listen.transport, longest_bytes=_PROBE_BYTES, max_streams=_PROBES, port="health"
         )
         for server in (picking, probed):
             self.health.serve_on(server)
-        admin = self.admin.open(self._worker.index if self._worker else 0)
+        admin = self.admin.open()
         serving_admin = None
         try:
             self.collectors.start(self.tasks)
@@ -154,8 +145,8 @@ class Runner:
             _LOG.info("serving %d endpoints on port %d", len(picker.table), port)
             if started is not None:
                 started.set()
-            if self._worker is not None:
-                self.tasks.spawn("beat", self._worker.keep_beating)
+            if self._home is not None:
+                self.tasks.spawn("beat", self._home.keep_beating)
             await self._stopping.wait()
             await self._drain(picking)
             if picker.sharer is not None:
@@ -168,11 +159,6 @@ class Runner:
     def stop(self) -> None:
         """Start draining; further calls have no effect."""
         self._stopping.set()
-
-    def stop_undrained(self) -> None:
-        """Stop, waiting only `_NOTICED_S` for Envoys: other processes serve the same ports."""
-        self._undrained = True
-        self.stop()
 
     async def _start_parts(self) -> None:
         picker, tasks = self.picker, self.tasks
@@ -212,7 +198,7 @@ class Runner:
         """Wait until laar's own Envoys have noticed the drain and no new streams arrive."""
         await asyncio.sleep(_NOTICED_S)
         begun = -1
-        while not self._undrained and (not self.health.own_check or begun != self.processor.begun):
+        while not self.health.own_check or begun != self.processor.begun:
             begun = self.processor.begun
             await asyncio.sleep(_QUIET_S)
 
@@ -263,12 +249,12 @@ class Runner:
             self.tasks.spawn("tls", partial(tls.run, server.use_tls))
 
 
-def serve(settings: Loaded, *, worker: Worker | None = None) -> None:
+def serve(settings: Loaded, *, home: Home | None = None) -> None:
     """Run a picker until SIGTERM or SIGINT, then exit the process; SIGHUP rereads the settings.
 
     Args:
         settings: the loaded settings.
-        worker: this process among several; None means a single process.
+        home: directory of the process that restarts this picker, if there is one.
 
     Raises:
         LaarError: the picker cannot start.
@@ -277,14 +263,10 @@ def serve(settings: Loaded, *, worker: Worker | None = None) -> None:
 
     async def main() -> None:
         with settings.located():
-            runner = Runner(settings, worker=worker)
+            runner = Runner(settings, home=home)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, runner.stop)
-        if worker is not None:
-            from laar.server.workers import ORPHANED
-
-            loop.add_signal_handler(ORPHANED, runner.stop_undrained)
         loop.add_signal_handler(signal.SIGHUP, runner.reloader.look)
         started = asyncio.Event()
         collecting = asyncio.create_task(_collect(runner.picker, started))

@@ -79,9 +79,7 @@ class Handler:
         """Handle the end of the call, for any reason. Called once, after all other methods."""
 
 
-def listener(
-    host: str, port: int, family: int, *, backlog: int | None = None, reuse_port: bool = False
-) -> socket.socket:
+def listener(host: str, port: int, family: int, *, backlog: int | None = None) -> socket.socket:
     """Return a listening TCP socket; on ``::`` it accepts both families if the system supports it.
 
     Raises:
@@ -91,6 +89,5 @@ def listener(
         (host, port),
         family=family,
         backlog=backlog,
-        reuse_port=reuse_port,
         dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
     )

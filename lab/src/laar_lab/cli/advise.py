@@ -50,12 +50,11 @@ def _advice_on(bodies: Sequence[bytes]) -> list[dict[str, Any]]:
     """Return the advice on bodies in the order sent; skip bodies without a prompt."""
     import orjson
 
-    from laar.context.bodies import api_of
     from laar.core.request import Api
     from laar.errors import RequestError
     from laar.prefix.templates import Template
     from laar.protocol.openai import read_body
-    from laar_lab.advice import Advisor
+    from laar_lab.advice import Advisor, api_of
 
     advisor = Advisor()
     for line in bodies:

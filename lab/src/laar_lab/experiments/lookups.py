@@ -318,10 +318,6 @@ class AllRight:
         known = self.inner.assess(request, models, tried, now)
         return replace(known, probability=np.ones(len(models)))
 
-    def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Forward to the wrapped assessor."""
-        self.inner.usage(request, model, prompt_tokens)
-
 
 class Oracle:
     """The oracle, which knows the correct models; no picker can do better."""
@@ -338,7 +334,3 @@ class Oracle:
         known = self.inner.assess(request, models, tried, now)
         right = np.array([float(question.is_correct(model)) for model in models])
         return replace(known, probability=right)
-
-    def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Forward to the wrapped assessor."""
-        self.inner.usage(request, model, prompt_tokens)

@@ -22,12 +22,13 @@ import orjson
 import xxhash
 
 from laar.context.blocks import Block, Refused
-from laar.context.bodies import Text, api_of, prompt_texts, said_before
+from laar.context.bodies import Text, prompt_texts, said_before
 from laar.context.formats import fixed, scan
 from laar.context.formats.jsonspans import splice
 from laar.context.recurrence import Recurrences
 from laar.context.rewrite import Change, as_received, is_too_small, rewrite
 from laar.context.settings import ContextSettings, Reason
+from laar_lab.advice import api_of
 from laar_lab.offline.cache import DocCache
 from laar_lab.offline.cluster import MAX_CONTEXTS, build
 from laar_lab.offline.schedule import schedule

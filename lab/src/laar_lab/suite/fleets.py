@@ -145,10 +145,6 @@ class WrongSpeeds:
         found.seconds_per_token = found.seconds_per_token * factors
         return found
 
-    def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Pass the usage on to the wrapped assessor."""
-        self.inner.usage(request, model, prompt_tokens)
-
 
 Knowledge = Callable[[Sequence[Site]], Assessor]
 """Makes the picker's prior knowledge of the models."""

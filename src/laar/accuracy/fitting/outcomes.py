@@ -10,7 +10,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from laar.accuracy.features import GENERIC, Features, bucket_of
-from laar.accuracy.tokens import TokenEstimator
+from laar.accuracy.tokens import rough_tokens
 
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
 _Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
@@ -67,7 +67,7 @@ def features_of_outcome(outcome: MeasuredOutcome) -> Features:
     """Return the cell of an outcome, estimating its length if no usage was reported."""
     tokens: float | None = outcome.prompt_tokens
     if tokens is None:
-        tokens = TokenEstimator().estimate(outcome.prompt_chars, outcome.language)
+        tokens = rough_tokens(outcome.prompt_chars, outcome.language)
     return Features(outcome.language, bucket_of(tokens), outcome.task)
 
 

@@ -77,18 +77,14 @@ class AdminPort:
                 self._reporters.clear()
                 self._reporters.update(reporters)
 
-    def open(self, above: int = 0) -> AdminServer:
+    def open(self) -> AdminServer:
         """Bind the port; requests wait until the server runs.
-
-        Args:
-            above: offset to add to the port, for workers after the first.
 
         Raises:
             SettingError: the address cannot be bound.
         """
         listen = self._picker.settings.listen
         host, port = split_address(listen.admin)
-        port += above
         try:
             return AdminServer(BrowserGuard(self._auth, [host, *listen.admin_hosts]), host, port)
         except OSError:

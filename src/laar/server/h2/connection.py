@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
         self._heard = True
         self._timer: asyncio.TimerHandle | None = None
         now = self._loop.time()
-        self.h2 = Library(server.advertised_streams)
+        self.h2 = Library(server.max_streams)
         self.guard = Guard(now, self.h2.takes)
         self._resets = Budget(1000, 200, now)
 

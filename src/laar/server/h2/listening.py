@@ -53,30 +53,19 @@ class H2Server:
         longest_bytes: maximum length of a message.
         max_streams: maximum concurrent streams of a connection. All connections together may have
             twice as many, in fair shares.
-        advertised_streams: stream limit announced to peers; None for `max_streams`. Streams beyond
-            it are served, since a burst may arrive before the peer has read the limit, and Envoy
-            considers a picker broken if it refuses a stream.
-        together: whether other processes listen on the same port.
         port: name of the port in the log.
     """
 
     def __init__(
-        self,
-        *,
-        longest_bytes: int,
-        max_streams: int = MOST_STREAMS,
-        advertised_streams: int | None = None,
-        together: bool = False,
-        port: str = "ext_proc",
+        self, *, longest_bytes: int, max_streams: int = MOST_STREAMS, port: str = "ext_proc"
     ) -> None:
         self.longest_bytes = longest_bytes
         self.open_calls = Share(2 * max_streams)
         self.held_bytes = Share(HELD_BYTES)
-        self.advertised_streams = max_streams if advertised_streams is None else advertised_streams
+        self.max_streams = max_streams
         self.methods: dict[bytes, Callable[[Call], Handler]] = {}
         self.connections: set[Connection] = set()
         self.stopping = False
-        self._together = together
         self._port = port
         self._sockets: list[socket.socket] = []
         self._tls: ssl.SSLContext | None = None
@@ -102,7 +91,7 @@ class H2Server:
         known = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         for family, at in dict.fromkeys((family, str(at[0])) for family, *_, at in known):
             try:
-                bound = listener(at, port, family, backlog=_BACKLOG, reuse_port=self._together)
+                bound = listener(at, port, family, backlog=_BACKLOG)
             except OSError as error:
                 if error.errno in _NOT_HERE and self._sockets:
                     continue  # `localhost` often has two families, one of which is disabled

@@ -52,9 +52,6 @@ class MeasuredAssessor:
         """Return the constant part of a model's time, which engines can't tell from the others."""
         return SpeedPrior(start_s=self._speeds[model][1])
 
-    def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Ignore the usage, since lengths are exact."""
-
 
 def speeds_of(assessor: Assessor) -> Callable[[str], SpeedPrior]:
     """Return the speeds that the engines assume: those times that do not grow with the prompt."""

@@ -3,8 +3,8 @@
 import pytest
 
 from laar.core.membership import EndpointSpec, Served
-from laar.server import own_names
-from laar.server.own_names import OwnNames
+from laar.datalayer import served_names
+from laar.datalayer.served_names import OwnNames
 
 
 def pod(address, name="", models=()):
@@ -59,7 +59,7 @@ def test_a_new_pod_at_an_address_is_asked_for_its_own_names():
 
 
 def test_no_more_names_are_kept_than_a_selector_may_match(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(own_names, "MAX_KEPT", 2)
+    monkeypatch.setattr(served_names, "MAX_PODS", 2)
     names = OwnNames()
     for address in "abc":
         names.replace("s", [pod(address)])
