@@ -1,7 +1,8 @@
-"""Measure cost and gain of the context hook against its targets.
+"""Measure the cost of the context hook against its targets.
 
 Times are CPU time of the calling thread, which excludes other work on the machine. The whole hook
-is timed on 15 documents of 4 KB against an index of 30,000; gains come from replayed loads.
+is timed on 15 documents of 4 KB against an index of 30,000. `laar lab run context-hits` shows what
+it gains.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import statistics
 import time
 import tracemalloc
 from collections.abc import Callable
-from typing import Any
 
 import orjson
 
@@ -155,49 +155,6 @@ def aligner_times() -> None:
         print(f"  {used / len(index):.0f} bytes for each document position; target 200")
 
 
-def gains() -> None:
-    print(
-        "  load                  seeds 0, 1, 2           mean   must  stretch  reached  max/mean"
-        "  an order for each of two endpoints    evicted forgotten; ten times too large, both"
-    )
-    for name, make, endpoints, capacity_docs, must, stretch in (
-        ("topic, 4 x 750", rag.topic, 4, 750, 0.28, 0.33),
-        ("topic, 4 x 3000", rag.topic, 4, 3000, 0.33, 0.38),
-        ("zipf 1.0, 4 x 3000", lambda seed: rag.zipf(seed, 1.0), 4, 3000, 0.25, 0.30),
-        ("zipf 0.6, 1 x 3000", lambda seed: rag.zipf(seed, 0.6), 1, 3000, 0.10, 0.12),
-        ("no overlap, 4 x 750", lambda seed: rag.disjoint(), 4, 750, 0.0, 0.0),
-    ):
-        runs = [
-            rag.replay(make(seed), endpoints=endpoints, capacity_docs=capacity_docs, reorder=True)
-            for seed in range(3)
-        ]
-        own = rag.replay(
-            make(0), endpoints=endpoints, capacity_docs=capacity_docs, reorder=True, own_orders=2
-        )
-        size: dict[str, Any] = {
-            "endpoints": endpoints,
-            "capacity_docs": capacity_docs,
-            "reorder": True,
-        }
-        large = 10 * endpoints * capacity_docs
-        others = [
-            statistics.mean(rag.replay(make(seed), **size, **how).hit for seed in range(3))
-            for how in (
-                {"forget_evicted": True},
-                {"index_docs": large},
-                {"index_docs": large, "forget_evicted": True},
-            )
-        ]
-        hits = [run.hit for run in runs]
-        mean = statistics.mean(hits)  # not rounded: 0.2996 misses 0.30
-        each = "  ".join(f"{hit:.4f}" for hit in hits)
-        print(
-            f"  {name:20}  {each}  {mean:.4f}   {must:.2f}   {stretch:.2f}"
-            f"     {'yes' if mean >= stretch else 'no':7}  {max(run.skew for run in runs):.2f}"
-            f"      seed 0 {own.hit:.4f}    {'  '.join(f'{hit:.4f}' for hit in others)}"
-        )
-
-
 def main() -> None:
     print("context hook, speed")
     keep_freed()  # like a server after start-up
@@ -205,8 +162,6 @@ def main() -> None:
     gc.freeze()  # likewise: modules are never garbage
     hook_times()
     aligner_times()
-    print("context hook, gain: share of documents found cached")
-    gains()
 
 
 if __name__ == "__main__":

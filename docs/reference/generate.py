@@ -83,7 +83,7 @@ prints the same texts. Exit status 2 means a fault that the user can correct; th
 and the remedy.
 
 `calibrate` and `fit` need the extra `fit`. `demo`, `evaluate`, `race`, `sim-endpoint`, `tune`,
-`up`, `lab`, `context advise` and `context plan` come with laar-lab
+`up`, `lab` and `context advise` come with laar-lab
 (in a clone, `pip install ./engine ./lab`), and are described in `lab/commands.md`.
 """
 

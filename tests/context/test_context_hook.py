@@ -782,3 +782,7 @@ class TestGuard:
         assert h.guard.off
         h.guard.reset()
         assert apply(h, chat(user([4, 1, 2]))).reason is not Reason.AUTO_OFF
+
+
+def test_documents_without_labels_are_numbered_by_position_in_a_note() -> None:
+    assert ": 2 > 1 > 3" in order_note([None, "b", "c"], [1, 0, 2])

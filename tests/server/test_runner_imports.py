@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-APART = ("laar.accuracy.fitting", "laar_lab.offline", "laar_lab", "laar_lab.sim", "sklearn")
+APART = ("laar.accuracy.fitting", "laar_lab", "laar_lab.sim", "sklearn")
 
 
 def loaded(code):

@@ -1,7 +1,7 @@
 """Find commands by name: laar's own, and those of installed packages such as laar-lab.
 
 Packages provide entry points in the ``laar.commands`` group, named after the command, with dots
-between the words: ``up`` or ``context.plan``. Each refers to a function for Typer or to a
+between the words: ``up`` or ``context.advise``. Each refers to a function for Typer or to a
 `typer.Typer`. A command is imported only when run or listed, so the others start no slower.
 """
 
@@ -36,7 +36,7 @@ OWN = {
 """laar's own commands and where they are defined, in the order of `laar --help`."""
 
 OF_LAB = (
-    *("context.advise", "context.plan", "demo", "evaluate", "lab"),
+    *("context.advise", "demo", "evaluate", "lab"),
     *("race", "sim-endpoint", "tune", "up"),
 )
 """Commands of laar-lab; if it is missing, they print how to install it."""

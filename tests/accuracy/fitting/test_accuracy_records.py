@@ -19,9 +19,7 @@ from laar.accuracy.fitting.records import parse_records, read_records
 from laar.accuracy.text import Said, hashed, task_table
 from laar.errors import SettingError
 from laar.protocol.prompt import Spans
-from laar_lab.judging.command import run_evaluate
-from laar_lab.judging.judge import judge
-from laar_lab.judging.questions import questions_of
+from laar_lab.evaluating import judge, questions_of, run_evaluate
 from support.features import features_of
 
 _WORDS = {
@@ -80,27 +78,6 @@ def test_questions_of_known_tasks_go_to_the_right_model_without_a_header(known: 
     assert figures["ece"] < 0.06  # type: ignore[operator]
     assert figures["unlike"] < 0.2  # type: ignore[operator]
     assert set(figures["tasks"]) == {"sums", "poems", "trivia", "code"}  # type: ignore[call-overload]
-
-
-def test_the_value_of_a_second_attempt_is_found_if_questions_lack_models(
-    known: Fit,
-) -> None:
-    records = world(["sums", "poems", "trivia", "code"], 100, 9)
-    whole = judge(
-        known.artifact,
-        questions_of(known.artifact, parse_records([(lines(records), "x")]).outcomes),
-    )
-    for number, record in enumerate(records):
-        scores = record["scores"]
-        assert isinstance(scores, dict)
-        del scores[sorted(scores)[number % 3]]
-    some = judge(
-        known.artifact,
-        questions_of(known.artifact, parse_records([(lines(records), "x")]).outcomes),
-    )
-    values = [each["attempts"]["value_of_attempt"]["2"]["value"] for each in (whole, some)]  # type: ignore[index]
-    assert some["attempts"]["questions"] == 400  # type: ignore[index]
-    assert 0.0 < values[1] < values[0] + 0.3
 
 
 def test_a_request_unlike_anything_measured_uses_base_rates(known: Fit) -> None:

@@ -22,6 +22,6 @@ def evaluate(
     json_file: JsonFile = None,
 ) -> None:
     """Compare laar with the best model and an oracle on graded answers, at equal cost per model."""
-    from laar_lab.judging.command import run_evaluate
+    from laar_lab.evaluating import run_evaluate
 
     run_evaluate(artifact, records, seed=seed, json_file=json_file)

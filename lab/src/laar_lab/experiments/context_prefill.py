@@ -7,8 +7,7 @@ documents`, where requests of one topic share nearly all documents, overlaps lik
 DeepSeek-R1 (5.1 to 60.4 % cached, prefill 1.81 times as fast). `topic` overlaps like the paper's
 run with Qwen3-32B (4.6 to 34 % cached), which allows a factor of 1.5; `zipf 1.0` overlaps less.
 Throughput is measured on a backlog with one token per answer, and TTFT with Poisson arrivals at two
-thirds of the fleet's capacity without the hook. All requests are known beforehand in the paper and
-in the rows of `laar context plan`.
+thirds of the fleet's capacity without the hook. In the paper all requests are known beforehand.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from itertools import accumulate, product, repeat
 from laar_lab.claims import Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.offline import plan
 from laar_lab.report import Chart, Report, Table, Value
 from laar_lab.sim.engine import load_profile
 from laar_lab.sim.fleet import (
@@ -48,8 +46,8 @@ LOADS: dict[str, Callable[[int, int], list[list[int]]]] = {
     "zipf 1.0": lambda seed, n: rag.zipf(seed, 1.0, requests=n),
     "no overlap": lambda _seed, n: rag.disjoint(requests=n),
 }
-RECEIVED, HOOK, PLAN = "as received", "hook", "laar context plan"
-WAYS = (RECEIVED, HOOK, PLAN)
+RECEIVED, HOOK = "as received", "hook"
+WAYS = (RECEIVED, HOOK)
 _SHOWN = {
     "hit_rate": "prompt cached",
     "tokens_per_s": "prompt tokens/s per engine",
@@ -61,7 +59,7 @@ _SHOWN = {
 
 
 def run(scope: Scope) -> Report:
-    """Run each load in three ways."""
+    """Run each load in both ways."""
     requests = 600 if scope.quick else 2000
     cases = {key: (*key, requests) for key in product(LOADS, WAYS)}
     runs = grid(run_load, cases, scope.seeds, label="context-prefill")
@@ -73,7 +71,7 @@ def run(scope: Scope) -> Report:
     def shown(load: str, way: str, figure: str) -> Value:
         if figure == "times":
             return faster[load, way]
-        return mean(runs[load, way], figure) if figure in runs[load, way][0] else "-"
+        return mean(runs[load, way], figure)
 
     def hooked(load: str, figure: str) -> dict[str, Seen]:
         return {load: paired(runs[load, HOOK], runs[load, RECEIVED], figure)}
@@ -109,22 +107,19 @@ def run(scope: Scope) -> Report:
 
 
 def run_load(load: str, way: str, requests: int, seed: int) -> dict[str, float]:
-    """Run a load on fresh fleets: as a backlog and, unless planned, with Poisson arrivals."""
+    """Run a load on fresh fleets: as a backlog, and with Poisson arrivals."""
     contexts = LOADS[load](seed, requests)
-    if way == PLAN:
-        contexts = [list(planned.docs) for planned in plan(contexts).requests]
     # Only the tokens that the client sent; it did not ask for the hook's note.
     received_tokens = requests * prompt_of(contexts[0], 0).prompt_tokens
     backlog = replay(contexts, way, seed, None)
-    figures = {
+    paced = replay(contexts, way, seed, RATE)
+    return {
         "tokens_per_s": received_tokens / (backlog.last_s - backlog.first_s) / WORKERS,
         "hit_rate": backlog.cached_tokens / backlog.prompt_tokens,
         "busiest": WORKERS * max(backlog.by_endpoint.values()) / requests,
+        "ttft_s": paced.ttft.mean,
+        "ttft_p95_s": paced.ttft.percentile(0.95),
     }
-    if way != PLAN:
-        paced = replay(contexts, way, seed, RATE)
-        figures |= {"ttft_s": paced.ttft.mean, "ttft_p95_s": paced.ttft.percentile(0.95)}
-    return figures
 
 
 def replay(

@@ -8,6 +8,7 @@ hardware.
 from __future__ import annotations
 
 import random
+import re
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from laar.accuracy.fitting.outcomes import MeasuredOutcome
 from laar.accuracy.fitting.records import fingerprint, read_records
 from laar.core.request import Api, Request
 from laar.errors import SettingError
-from laar_lab.judging.questions import billions_of, fingerprints
+from laar_lab.evaluating import fingerprints
 from laar_lab.sim.answers import AccuracySurface, ModelSurface
 from laar_lab.sim.fleet import BLOCK_TOKENS, Prompt, Question, spread
 
@@ -29,6 +30,7 @@ _DECODE_S_PER_BILLION = 1e-3  # seconds per token: 16 GB of weights at 2 TB/s ta
 _ANSWER_TOKENS = 120
 _CHARS_PER_TOKEN = 4
 _DRAWS = 10
+_BILLIONS = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)b(?![a-z])", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +109,10 @@ def records_world(path: Path) -> RecordsWorld:
 
 
 def _model(name: str) -> ModelSurface:
-    billions = billions_of(name)
-    if billions is None:
+    size = _BILLIONS.search(name)
+    if size is None:
         raise SettingError(f"the model name {name} does not contain its size, such as 8b")
+    billions = float(size[1])
     return ModelSurface(
         seconds_per_token=_PREFILL_S_PER_BILLION * billions,
         decode_s_per_token=_DECODE_S_PER_BILLION * billions,

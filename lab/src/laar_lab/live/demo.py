@@ -1,8 +1,12 @@
 """The demo: laar beside least-loaded through a real Envoy, in three scenes and one table.
 
 * Agents: more sessions of coding agents than two engines can cache.
-* Failures: of four engines one dies, and later another answers each request with a web page.
+* Failures: chats; of four engines one dies, and later another answers each with a web page.
 * Models: questions with checked answers, asked again until an answer is correct, to five models.
+
+Sizes were chosen by runs of the same scenes in virtual time: so large that three repetitions, or
+the questions, show the difference in time to first token, answers a second, and time to a correct
+answer on most seeds, and no larger.
 
 Both rules run in the same picker, so they have the same retries and the same circuit breaker;
 least-loaded holds no turns back. They take turns with the same requests, as in `laar race`: each
@@ -54,7 +58,7 @@ CACHE_TOKENS = 100_000
 """Cache of each of the two engines of the agents."""
 FEWEST = 20
 """Fewest questions that can show a difference."""
-AGENTS = 20
+AGENTS = 16
 AGENT = AgentShape(
     system_tokens=4096,
     first_log=(9.8, 0.3),
@@ -64,8 +68,11 @@ AGENT = AgentShape(
     pause_log=(0.7, 0.6),
     max_prompt_tokens=48_000,
 )
-"""Contexts of some 20,000 tokens: together twice as many as the caches hold."""
-CHATS_PER_S = 8.0
+"""Contexts of some 20,000 tokens: together 1.6 times as many as the caches hold."""
+CHATS_PER_S = 4.0
+LENGTHS_TOKENS = (4096, 8192)
+"""Lengths of the questions. Longer ones would need most of the demo's time."""
+_WARM_UP_SHARE = 0.4
 _LATE_S = 0.1
 """Real seconds by which requests may be sent late before the demo says that the machine is busy."""
 
@@ -82,9 +89,9 @@ class Size:
     """
 
     repeat: int = 3
-    agents_s: float = 80.0
+    agents_s: float = 40.0
     failures_s: float = 32.0
-    questions: int = 60
+    questions: int = 120
 
 
 SHORT = Size(repeat=2, agents_s=15.0, failures_s=8.0, questions=6)
@@ -173,7 +180,7 @@ async def _agents(
     )
     with tempfile.TemporaryDirectory(prefix="laar-demo-") as directory:
         async with simulated(
-            Path(directory), "gorgo-main", 2, 0.1, num_blocks=CACHE_TOKENS // BLOCK_TOKENS
+            Path(directory), "gorgo-main", 2, 0.2, num_blocks=CACHE_TOKENS // BLOCK_TOKENS
         ) as engines:
             race = _race(
                 rules, engines, lambda _: traffic, size, size.agents_s, seed=seed, admin=admin
@@ -204,13 +211,13 @@ async def _failures(
         )
 
     with tempfile.TemporaryDirectory(prefix="laar-demo-") as directory:
-        async with simulated(Path(directory), "h200-quarter", 4, 0.15) as engines:
+        async with simulated(Path(directory), "gorgo-main", 4, 0.15) as engines:
             race = _race(rules, engines, traffic, size, size.failures_s, seed=seed, admin=admin)
             race = replace(race, meanwhile=partial(trouble, seconds=size.failures_s))
             turns = await _turns(console, "failing engines", race, demo)
     demo.lines += [
         _answered(turns),
-        _compared("", turns, "ttft_p95_s", "95th percentile to first token, s"),
+        _compared("", turns, "ttft_mean_s", "mean time to first token, s"),
     ]
 
 
@@ -239,7 +246,7 @@ async def _models(
     console: Console, directory: Path, size: Size, demo: Demo, *, seed: int, admin: int
 ) -> None:
     scale = 0.05
-    asked = drawn(size.questions, seed)
+    asked = drawn(size.questions, seed, LENGTHS_TOKENS)
     found: dict[str, Asked] = {}
     async with AsyncExitStack() as stack:
         with _said(console, "models: starting five engines, the picker and Envoy"):
@@ -288,7 +295,7 @@ def _race(
         headers={},
         traffic=traffic,
         seconds=seconds,
-        warm_up_s=seconds / 4,
+        warm_up_s=seconds * _WARM_UP_SHARE,
         repeat=size.repeat,
         seed=seed,
         deadline_s=60.0,

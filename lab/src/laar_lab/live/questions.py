@@ -20,10 +20,11 @@ from laar.client import Outcome, until_correct
 from laar.core.exploring import TRY
 from laar.protocol import headers as names
 from laar.protocol.sessions import SESSION
-from laar_lab.kv_lookup import LANGUAGES, LENGTHS_TOKENS, Query, queries
+from laar_lab.kv_lookup import LANGUAGES, Query, queries
 from laar_lab.sim.fleet.clients import MAX_ATTEMPTS
 
-CONCURRENCY = 8
+CONCURRENCY = 2
+"""With more, every model is busy, and there is little to choose."""
 
 
 @dataclass(slots=True)
@@ -39,10 +40,10 @@ class Asked:
     faults: list[str] = field(default_factory=list)
 
 
-def drawn(count: int, seed: int) -> list[Query]:
+def drawn(count: int, seed: int, lengths_tokens: Sequence[int]) -> list[Query]:
     """Return questions, spread evenly over languages and lengths."""
-    per_cell = math.ceil(count / (len(LANGUAGES) * len(LENGTHS_TOKENS)))
-    found = queries(per_cell=per_cell, split="evaluate", seed=seed)
+    per_cell = math.ceil(count / (len(LANGUAGES) * len(lengths_tokens)))
+    found = queries(lengths_tokens=lengths_tokens, per_cell=per_cell, split="evaluate", seed=seed)
     # Take from the cells in turn, so that they are spread evenly if not all are needed.
     order = sorted(range(len(found)), key=lambda i: (i % per_cell, i))
     return [found[i] for i in order[:count]]

@@ -12,8 +12,10 @@ Decoding, queueing, prompts around the documents and documents of unequal size a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal
 
 import numpy as np
@@ -21,7 +23,6 @@ import numpy.typing as npt
 import xxhash
 
 from laar.context.aligner import OrderIndex
-from laar_lab.offline.cache import DocCache
 
 Load = list[list[int]]
 """Document ids of each request, best first."""
@@ -98,36 +99,42 @@ def disjoint(*, requests: int = 2000, docs: int = 15) -> Load:
     return [list(range(i * docs, (i + 1) * docs)) for i in range(requests)]
 
 
-class EngineCache(DocCache):
-    """A cache that can be searched without changing it, and records when its entries were used."""
+class EngineCache:
+    """An LRU prefix cache of one endpoint, in units of documents, all equally long.
+
+    Nodes are chained hashes. A path is touched from its end to the root, so a parent is always at
+    least as recent as its children and the oldest entry is a leaf.
+
+    Args:
+        capacity_docs: maximum number of nodes.
+    """
 
     def __init__(self, capacity_docs: float) -> None:
-        super().__init__(capacity_docs)
-        self._requests = 0
-        self._last: dict[int, int] = {}  # last request to use each node, even if evicted
+        self._capacity_docs = capacity_docs
+        self._nodes: OrderedDict[int, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._nodes)
 
-    @property
-    def oldest(self) -> int:
-        """The number, from 0, of the request that last used the entry to be evicted next."""
-        return next(map(self._last.__getitem__, self._nodes), self._requests)
-
     def match(self, docs: Sequence[int]) -> int:
         """Return how many leading documents are cached."""
-        node = 0
-        for count, doc in enumerate(docs):
-            node = hash((node, doc))
-            if node not in self._nodes:
-                return count
-        return len(docs)
+        return sum(1 for _ in takewhile(self._nodes.__contains__, self._path(docs)))
 
     def put(self, docs: Sequence[int]) -> int:
         """Cache a request's documents; return how many leading ones were already cached."""
-        self._last |= dict.fromkeys(self._path(docs), self._requests)
-        self._requests += 1
-        return super().put(docs)
+        hit = self.match(docs)
+        for node in reversed([*self._path(docs)]):
+            self._nodes[node] = None
+            self._nodes.move_to_end(node)
+        while len(self._nodes) > self._capacity_docs:
+            self._nodes.popitem(last=False)
+        return hit
+
+    @staticmethod
+    def _path(docs: Sequence[int]) -> Iterator[int]:
+        node = 0
+        for doc in docs:
+            yield (node := hash((node, doc)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,9 +164,6 @@ def replay(
     valve: float = 1.1,
     interval_s: float = 0.05,
     order: Callable[[Sequence[int]], Sequence[int]] | None = None,
-    own_orders: int = 0,
-    index_docs: int | None = None,
-    forget_evicted: bool = False,
 ) -> Replay:
     """Send a load, one request after another.
 
@@ -173,18 +177,12 @@ def replay(
         valve: see `routing`.
         interval_s: seconds between two requests, for the index's clock.
         order: another way to order a request's documents, instead of `reorder`.
-        own_orders: for this many of the best endpoints, also try an order made from an index of
-            only the orders sent to that endpoint; in addition to `reorder`.
-        index_docs: capacity of the index; None for the total of all caches.
-        forget_evicted: whether the index forgets orders that a cache has evicted.
     """
     whole = endpoints * capacity_docs if capacity_docs else 10**9
     caches = [
         EngineCache(math.inf if capacity_docs is None else capacity_docs) for _ in range(endpoints)
     ]
-    got_at: list[list[float]] = [[] for _ in caches]
-    index = OrderIndex(capacity_docs=index_docs or whole)
-    own = [OrderIndex(capacity_docs=capacity_docs or 10**9) for _ in range(endpoints)]
+    index = OrderIndex(capacity_docs=whole)
     sent = [0] * endpoints
     chosen: list[int] = []
     hits: list[int] = []
@@ -199,21 +197,13 @@ def replay(
             open_ = [e for e in range(endpoints) if sent[e] <= limit]
         else:
             open_ = [i % endpoints]
-        tried = [(caches[e].match(docs), -sent[e], e, docs) for e in open_]
-        for _, _, e, _ in sorted(tried, reverse=True)[:own_orders]:
-            made = [docs[place] for place in own[e].align(0, 0, docs, i * interval_s)]
-            tried.append((caches[e].match(made), -sent[e], e, made))
-        _, _, at, docs = max(tried, key=lambda each: each[:2])
+        tried = [(caches[e].match(docs), -sent[e], e) for e in open_]
+        _, _, at = max(tried, key=lambda each: each[:2])
         hits.append(caches[at].put(docs))
         chosen.append(at)
         sent[at] += 1
-        got_at[at].append(i * interval_s)
         if reorder:
             index.insert(0, 0, docs, i * interval_s, endpoint=str(at))
-        if forget_evicted:
-            index.forget(str(at), before=got_at[at][caches[at].oldest])
-        if own_orders:
-            own[at].insert(0, 0, docs, i * interval_s)
     return Replay(
         hit=sum(hits) / max(1, sum(map(len, load))),
         skew=max(sent) * endpoints / max(1, len(load)),

@@ -19,8 +19,7 @@ Data = Annotated[
     Path | None,
     typer.Option(
         help="Directory with real traffic (agent-sessions.jsonl and "
-        "conversation-trace.jsonl, or .gz) and graded answers "
-        "(correctness-9-models.jsonl.gz), for experiments that use them."
+        "conversation-trace.jsonl, or .gz), for experiments that use it."
     ),
 ]
 Backend = Annotated[

@@ -1,1 +1,0 @@
-"""`laar evaluate`: judge an artifact on graded answers."""
