@@ -312,7 +312,11 @@ def test_monitors_scrape_existing_ports(folder: str, kind: str, listed: str) -> 
     if kind == "PodMonitor":
         [template] = [one["spec"]["template"] for one in objects if one["kind"] == "Deployment"]
         selected = [template["metadata"]["labels"]]
-        ports = {port["name"] for one in template["spec"]["containers"] for port in one["ports"]}
+        ports = {
+            port["name"]
+            for one in template["spec"]["initContainers"] + template["spec"]["containers"]
+            for port in one.get("ports", ())
+        }
     else:
         services = [one for one in objects if one["kind"] == "Service"]
         chosen = [one for one in services if wanted <= one["metadata"]["labels"].items()]
