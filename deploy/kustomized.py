@@ -16,6 +16,7 @@ Object = dict[str, Any]
 # The keys by which Kubernetes merges lists of objects; other lists are replaced.
 MERGE_KEYS = {
     "containers": "name",
+    "initContainers": "name",
     "volumes": "name",
     "volumeMounts": "mountPath",
     "ports": "containerPort",
@@ -89,7 +90,9 @@ def _pod_spec(one: Object) -> Object:
 def _merge(target: Object, change: Object) -> None:
     for name, value in change.items():
         old = target.get(name)
-        if isinstance(old, dict) and isinstance(value, dict):
+        if value is None:
+            target.pop(name, None)
+        elif isinstance(old, dict) and isinstance(value, dict):
             _merge(old, value)
         elif isinstance(old, list) and (key := MERGE_KEYS.get(name)) and key in value[0]:
             rest = {item[key]: item for item in old}

@@ -27,7 +27,7 @@ OVERLAYS = ("standalone", "sidecar", "inference-pool", "shared")
 FOLDERS = [
     *(DEPLOY / "overlays" / name for name in OVERLAYS),
     DEPLOY / "examples" / "vllm",
-    *(Path(__file__).parent / name for name in ("with_pod_monitor", "with_service_monitor")),
+    *sorted(path.parent for path in Path(__file__).parent.glob("*/kustomization.yaml")),
 ]
 
 
@@ -80,7 +80,8 @@ def test_a_real_envoy_accepts_the_configuration_in_the_config_map(
         if one["kind"] == "ConfigMap" and "envoy.yaml" in one["data"]
     ]
     spec = pod_template(overlay(name))["spec"]
-    [first] = spec["initContainers"]
+    first, envoy = spec["initContainers"]
+    assert envoy["restartPolicy"] == "Always"
     directory = next(one["mountPath"] for one in first["volumeMounts"])
     assert directory in content
     script = first["command"][-1].replace(directory, str(tmp_path))
@@ -125,10 +126,10 @@ def refers_to_what_exists(objects: list[dict[str, Any]], names: set[tuple[str, s
     labels = template["metadata"]["labels"].items()
     spec = template["spec"]
     volumes = {volume["name"] for volume in spec["volumes"]}
-    ports = {
-        port["name"] for container in spec["containers"] for port in container.get("ports", [])
-    }
-    for container in spec["containers"]:
+    containers = spec.get("initContainers", []) + spec["containers"]
+    of_containers = [port for container in containers for port in container.get("ports", [])]
+    ports = {port[key] for port in of_containers for key in ("name", "containerPort")}
+    for container in containers:
         assert {mount["name"] for mount in container.get("volumeMounts", [])} <= volumes
     for volume in spec["volumes"]:
         if "configMap" in volume:
@@ -142,7 +143,7 @@ def refers_to_what_exists(objects: list[dict[str, Any]], names: set[tuple[str, s
                 wanted = {port["targetPort"] for port in one["spec"]["ports"]}
                 # A headless Service leaves out ports that a pod lacks.
                 if one["spec"].get("clusterIP") == "None":
-                    wanted.discard("envoy-metrics")
+                    wanted.discard(19001)
                 assert wanted <= ports
             case "HorizontalPodAutoscaler":
                 target = one["spec"]["scaleTargetRef"]
@@ -193,7 +194,7 @@ def test_laar_accepts_the_settings(name: str) -> None:
         assert str(settings.envoy.eds_file) in envoy
         assert settings.listen.ext_proc.startswith("127.0.0.1:")
     grace_s = pod_template(objects)["spec"]["terminationGracePeriodSeconds"]
-    held_s = 125 if name != "inference-pool" else 0
+    held_s = 135 if name != "inference-pool" else 0
     assert held_s + settings.shutdown.drain_s + settings.shutdown.grace_s < grace_s
 
 
@@ -204,8 +205,8 @@ def test_laar_accepts_the_settings(name: str) -> None:
 def test_envoys_configuration_equals_the_output_of_laar_envoy(name: str, shape: str) -> None:
     copy = DEPLOY / "overlays" / name / "envoy.yaml"
     assert copy.read_text() == (ROOT / "envoy" / f"{shape}.yaml").read_text()
-    containers = pod_template(overlay(name))["spec"]["containers"]
-    [envoy] = [one for one in containers if one["name"] == "envoy"]
+    sidecars = pod_template(overlay(name))["spec"]["initContainers"]
+    [envoy] = [one for one in sidecars if one["name"] == "envoy"]
     gib = int(envoy["resources"]["limits"]["memory"].removesuffix("Gi"))
     assert gib << 30 == BootstrapOptions().memory_bytes
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -116,7 +117,132 @@ def test_the_queries_of_the_scaled_object_return_usable_values(
     (tmp_path / "test.yaml").write_text(yaml.safe_dump({"tests": [test]}))
     done = subprocess.run(
         [promtool, "test", "rules", tmp_path / "test.yaml"],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+BEFORE = 40  # scrapes, one in 15 s, before the fault
+REQUESTS = "laar_completions_total"
+FINE = {REQUESTS: {'cause="complete",status="2xx"': (750, 750)}}  # per scrape, before and after
+FAULTS: dict[str, tuple[str | None, dict[str, dict[str, tuple[float, float]]]]] = {
+    "every endpoint answers 500": (
+        "LaarFails",
+        {
+            REQUESTS: {
+                'cause="complete",status="2xx"': (750, 0),
+                'cause="complete",status="5xx"': (0, 750),
+            }
+        },
+    ),
+    "every endpoint has always answered 500": (
+        "LaarFails",
+        {REQUESTS: {'cause="complete",status="5xx"': (750, 750)}},
+    ),
+    "a third of the answers break off": (
+        "LaarFails",
+        {
+            REQUESTS: {
+                'cause="complete",status="2xx"': (750, 500),
+                'cause="reset",status="2xx"': (0, 250),
+            }
+        },
+    ),
+    "no endpoint answers": (
+        "LaarFails",
+        {
+            REQUESTS: {
+                'cause="complete",status="2xx"': (750, 0),
+                'cause="error",status="none"': (0, 750),
+            },
+            "laar_refusals_total": {'status="503",reason="no-answer"': (0, 750)},
+        },
+    ),
+    "one of five models has no endpoint": (
+        "LaarFails",
+        {
+            REQUESTS: {'cause="complete",status="2xx"': (750, 600)},
+            "laar_refusals_total": {'status="503",reason="model-away"': (0, 150)},
+        },
+    ),
+    "no picker decides, and Envoy fails closed": (
+        "LaarFails",
+        {
+            "envoy_http_downstream_rq_xx": {
+                f'envoy_http_conn_manager_prefix="data",envoy_response_code_class="{n}"': rates
+                for n, rates in ((2, (750, 0)), (5, (0, 750)))
+            }
+        },
+    ),
+    "pickers answer too late for a third of the requests": (
+        "LaarBypassed",
+        {
+            "envoy_http_ext_proc_laar_streams_started": {"": (750, 750)},
+            "envoy_http_ext_proc_laar_streams_failed": {"": (0, 0)},
+            "envoy_http_ext_proc_laar_message_timeouts": {"": (0, 250)},
+            "laar_endpoints": {"": (0, 0)},
+        },
+    ),
+    "first tokens take half a minute": (
+        "LaarLate",
+        {
+            "laar_ttft_seconds_count": {"": (60, 60)},
+            "laar_ttft_seconds_bucket": {'le="10.0"': (60, 0)},
+        },
+    ),
+    "the endpoints are gone": ("LaarNoEndpoints", {"laar_endpoints": {"": (0, -1)}}),
+    "the only picker is gone": ("LaarGone", {"laar_endpoints": {"": (0, math.nan)}}),
+    "a few of many requests fail": (
+        None,
+        {REQUESTS: {**FINE[REQUESTS], 'cause="complete",status="5xx"': (0, 3)}},
+    ),
+    "the only request fails": (None, {REQUESTS: {'cause="complete",status="5xx"': (0, 0.25)}}),
+    "clients make mistakes, and leave": (
+        None,
+        {
+            REQUESTS: {**FINE[REQUESTS], 'cause="disconnect",status="none"': (0, 750)},
+            "laar_refusals_total": {'status="404",reason="unknown-model"': (0, 750)},
+        },
+    ),
+}
+
+
+def values(name: str, before: float, after: float) -> str:
+    """Return a counter's values, or those of the gauge `laar_endpoints`, in promtool's notation."""
+    if name == "laar_endpoints":
+        return f"1x{BEFORE} " + ("stale" if math.isnan(after) else f"{1 + after}x8")
+    return f"0+{before}x{BEFORE} {before * BEFORE + after}+{after}x8"
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool (Debian: prometheus)")
+def test_a_critical_alert_says_within_a_minute_what_clients_feel(
+    groups: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": groups}))
+    tests = []
+    for fault, (alert, families) in FAULTS.items():
+        firing = 'count by (alertname) (ALERTS{severity="critical", alertstate="firing"})'
+        series = [
+            {"series": f'{name}{{job="laar",{labels}}}', "values": values(name, *rates)}
+            for name, of in {"laar_endpoints": {"": (0, 0)}, **families}.items()
+            for labels, rates in of.items()
+        ]
+        expected = {"expr": firing, "eval_time": "11m", "exp_samples": []}
+        if alert is not None:
+            expected["exp_samples"] = [{"labels": f'{{alertname="{alert}"}}', "value": 1}]
+        tests.append(
+            {
+                "name": fault,
+                "interval": "15s",
+                "input_series": series,
+                "promql_expr_test": [expected],
+            }
+        )
+    document = {"rule_files": ["rules.yaml"], "evaluation_interval": "15s", "tests": tests}
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(document))
+    done = subprocess.run(
+        ["promtool", "test", "rules", tmp_path / "test.yaml"],
+        capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -166,7 +292,7 @@ def test_prometheus_accepts_the_query_of_every_panel(tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [promtool, "check", "rules", tmp_path / "panels.yaml"],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(queries)} rules found" in done.stdout
@@ -186,7 +312,11 @@ def test_monitors_scrape_existing_ports(folder: str, kind: str, listed: str) -> 
     if kind == "PodMonitor":
         [template] = [one["spec"]["template"] for one in objects if one["kind"] == "Deployment"]
         selected = [template["metadata"]["labels"]]
-        ports = {port["name"] for one in template["spec"]["containers"] for port in one["ports"]}
+        ports = {
+            port["name"]
+            for one in template["spec"]["initContainers"] + template["spec"]["containers"]
+            for port in one.get("ports", ())
+        }
     else:
         services = [one for one in objects if one["kind"] == "Service"]
         chosen = [one for one in services if wanted <= one["metadata"]["labels"].items()]
@@ -205,7 +335,7 @@ def test_promtool_accepts_the_rules(groups: list[dict[str, Any]], tmp_path: Path
     shutil.copy(HERE / "rules_test.yaml", tmp_path)
     for command in (["check", "rules", "rules.yaml"], ["test", "rules", "rules_test.yaml"]):
         done = subprocess.run(
-            [promtool, *command], cwd=tmp_path, capture_output=True, text=True, timeout=60,
+            [promtool, *command], cwd=tmp_path, capture_output=True, text=True, timeout=240,
             check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr

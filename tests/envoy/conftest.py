@@ -63,6 +63,7 @@ class Fleet:
         options: BootstrapOptions | None = None,
         *,
         picker_host: str = "127.0.0.1",
+        more_pickers: str = "",
         edit: Callable[[Any], None] = lambda bootstrap: None,
     ) -> EnvoyProcess:
         """Start Envoy; ``edit`` may change the rendered bootstrap first."""
@@ -70,7 +71,7 @@ class Fleet:
             shape,
             replace(
                 options or BootstrapOptions(),
-                picker=f"{picker_host}:{self.picker_port}",
+                picker=f"{picker_host}:{self.picker_port}{more_pickers}",
                 eds_path=str(self._eds),
                 listen_port=0,
                 ready_port=0,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import certifi
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -70,6 +71,10 @@ def test_envoy_accepts_every_shape_as_yaml(envoy_binary, options, shape):
     [
         {"picker": "picker.example.internal:9002"},
         {"picker": "[::1]:9002"},
+        {
+            "picker": "10.0.0.1:9002, picker.example.internal:9002",
+            "picker_ca_path": certifi.where(),
+        },
         {"fail_open": False},
         {"longest_hold_s": 3590.0},
         {"max_body_bytes": 1},

@@ -128,6 +128,16 @@ async def test_without_a_picker_envoy_spreads_the_requests_and_recovers(fleet, h
     assert (await post(http, envoy.url())).headers["x-upstream"] == b.address
 
 
+async def test_while_one_of_several_pickers_is_gone_the_others_decide(fleet, http):
+    a, b = await fleet.upstreams(2)
+    fleet.members([a.address, b.address])
+    await fleet.picker(b.address)
+    envoy = await fleet.envoy("standalone", more_pickers=f",127.0.0.1:{free_port()}")
+    await eventually(lambda: picked(fleet, http, envoy), what="Envoy finding the picker")
+    for _ in range(10):
+        assert (await post(http, envoy.url())).headers["x-upstream"] == b.address
+
+
 @pytest.mark.parametrize("shape", BODY_MODES)
 async def test_failing_closed_answers_503_without_a_picker(fleet, http, shape):
     (a,) = await fleet.upstreams(1)

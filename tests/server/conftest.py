@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
+from laar.core.membership import DRAIN_LABEL
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
 from laar.server.runner import Runner
@@ -60,10 +61,17 @@ class Gateway:
         self._stack.push_async_callback(endpoint.stop)
         return endpoint
 
-    def members(self, *endpoints):
+    def members(self, *endpoints, draining=()):
         """Write the endpoints file; each endpoint is a tuple of address and models."""
         document = {
-            "endpoints": [{"address": a, "models": list(models)} for a, *models in endpoints]
+            "endpoints": [
+                {
+                    "address": a,
+                    "models": models,
+                    "labels": {DRAIN_LABEL: "true"} if a in draining else {},
+                }
+                for a, *models in endpoints
+            ]
         }
         temporary = self.endpoints_file.with_suffix(".new")
         temporary.write_text(yaml.safe_dump(document))

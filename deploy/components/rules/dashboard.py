@@ -189,8 +189,7 @@ ROWS: dict[str, list[Panel]] = {
         (
             "Slowness",
             "short",
-            "Time of requests at an endpoint, as a multiple of the median for its model. "
-            "The alert LaarEndpointSlow fires above 1.5.",
+            "Time of requests at an endpoint, as a multiple of the median for its model.",
             [(gauge("laar_endpoint_pace_ratio", "endpoint"), "{{endpoint}}")],
         ),
         (

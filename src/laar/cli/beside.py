@@ -72,7 +72,7 @@ def _must_fit(bootstrap: Mapping[str, object], settings: Settings, path: Path) -
             f"it; add it on loopback"
         )
     options, found = envoy_options(settings), list(_mappings(bootstrap))
-    host, port = options.picker_address
+    ((host, port),) = options.picker_addresses
     # Any name, which TLS may need, may lead to the picker, and any address to a wildcard.
     is_any = options.picker != settings.listen.ext_proc or not is_ip(host)
     found += [{**m, "address": host} for m in found if is_any or not is_ip(str(m.get("address")))]

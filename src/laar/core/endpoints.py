@@ -164,6 +164,10 @@ class EndpointTable(Names):
         self.windowed = False
         """Whether any endpoint's window is known."""
         self.active: Slots = np.empty(0, np.intp)
+        self.draining: list[int] = []
+        """Slots of active endpoints that drain."""
+        self.drained: set[str] = set()
+        """Endpoints that were left out once they were idle, until they drain no more."""
         self.decisions = 0
         self.readings = 0
         """Number of readings, round trips and failures, to detect changes."""
@@ -206,6 +210,11 @@ class EndpointTable(Names):
         self._merge()
         return (address, name) in self._members.withheld
 
+    def leave_out(self, key: str) -> None:
+        """Remove an endpoint that has drained, although its source still lists it."""
+        self.drained.add(key)
+        self._merge()
+
     def use_aliases(self, aliases: Mapping[str, Sequence[str]]) -> None:
         """Set the aliases of models; endpoints may not use these names for adapters."""
         self._members.aliases = aliases
@@ -214,6 +223,9 @@ class EndpointTable(Names):
 
     def _merge(self) -> None:
         wanted = self._members.specs()
+        self.drained = {key for key in self.drained if key in wanted and wanted[key].drains}
+        for key in self.drained:
+            del wanted[key]
         if wanted == {spec.key: spec for spec in self.specs()}:
             return
         self.away.note(spec for spec in self.specs() if wanted.get(spec.key) != spec)
@@ -292,7 +304,9 @@ class EndpointTable(Names):
                 spec.generates or TASK_LABEL in spec.labels
             )
             self.takes[slot] = spec.takes_requests
-            self.prefills[slot], self.fetches[slot] = spec.role in PREFILL, spec.role in FETCH
+            self.prefills[slot] = spec.role in PREFILL and not spec.drains
+            self.fetches[slot] = spec.role in FETCH
+        self.draining = [slot for slot, spec in specs.items() if spec.drains]
         self.active = np.array(list(specs), np.intp)
         self.windowed = bool(np.isfinite(self.window_tokens[self.active]).any())
 

@@ -26,6 +26,9 @@ TASK_LABEL = "laar.dev/task"
 ROLE_LABEL = "llm-d.ai/role"
 """Label for an endpoint's role in disaggregated prefill, with llm-d's values."""
 
+DRAIN_LABEL = "laar.dev/drain"
+"""Label of an endpoint that should get no new requests: ``true``. Once idle, it is left out."""
+
 SYSTEM_CA = "system"
 """Value given instead of a PEM file to use the system's CAs."""
 
@@ -150,9 +153,14 @@ class EndpointSpec:
         return [name for name in self.labels.get(POOL_LABEL, "").split(",") if name]
 
     @property
+    def drains(self) -> bool:
+        """Whether it finishes what it has, and gets nothing new."""
+        return self.labels.get(DRAIN_LABEL, "").lower() == "true"
+
+    @property
     def takes_requests(self) -> bool:
         """Whether clients' requests may be sent here; an endpoint without a role takes any."""
-        return self.role not in _FOR_OTHERS
+        return self.role not in _FOR_OTHERS and not self.drains
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

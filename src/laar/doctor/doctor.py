@@ -20,7 +20,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from laar.core.membership import EndpointSpec
+from laar.core.membership import DRAIN_LABEL, EndpointSpec
 from laar.datalayer.asking import MAX_UNDER_WAY, ask, new_session
 from laar.datalayer.discovery import LISTED_BY_LAAR, OTHER_LAAR
 from laar.datalayer.endpoints_file import is_ip, split_address
@@ -121,7 +121,7 @@ class Doctor:
     # -- endpoints -----------------------------------------------------------------------------
 
     async def _endpoints(self, http: aiohttp.ClientSession) -> list[Finding]:
-        declared = self.settings.declared()
+        declared = [spec for spec in self.settings.declared() if not spec.drains]
         gate, answers = asyncio.Semaphore(MAX_UNDER_WAY), []
 
         async def one(spec: EndpointSpec) -> list[Finding]:
@@ -332,6 +332,13 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> Iterator[Finding]:
     if slow := [row["endpoint"] for row in shown["fleet"] if row["health"] == "slow"]:
         what = f"{', '.join(slow[:_MAX_SHOWN])}: slower than others with its model"
         yield warning(where, what, "see its log, and what else uses its accelerator")
+    for row in shown["fleet"]:
+        if row["health"] == "draining":
+            what = f"{row['endpoint']} drains: no new requests, {row['in_flight']} in flight"
+            yield warning(where, what, f"stop it once it has gone, or remove {DRAIN_LABEL}")
+    if drained := shown["about"].get("drained"):
+        what = f"drained, and may be stopped: {_some(drained)}"
+        yield fine(where, what)
     if waiting := shown["about"].get("waiting_turns"):
         what = f"{waiting} turns wait for room in a cache: all caches are full"
         yield warning(where, what, "add endpoints, or limit the sessions")

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
@@ -112,7 +112,7 @@ _SYSTEM_CA_PATH = "/etc/ssl/certs/ca-certificates.crt"
 def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, Any]:
     """Return a bootstrap as plain JSON values, with Envoy's field names."""
     options = options or BootstrapOptions()
-    streamed, (host, port) = shape == "gateway", options.picker_address
+    streamed, pickers = shape == "gateway", options.picker_addresses
     data_host = options.listen_host or (LOOPBACK if shape == "sidecar" else ANY_IPV4)
     answers = {
         "answer_bodies": "STREAMED" if streamed else "NONE",
@@ -164,10 +164,13 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
         attributes=[names.POOL, agreed.ATTEMPTS, *names.attributes_read(options.tenant_header)],
         eds_directory=str(PurePath(options.eds_path).parent),
         tls_matches=[*_tls_matches(options), _part("tls_of_nobody")],
-        picker_type="STATIC" if is_ip(host) else "STRICT_DNS",
-        picker_address=_address(host, port),
+        picker_type="STATIC" if all(is_ip(host) for host, _ in pickers) else "STRICT_DNS",
+        picker_authority=options.picker.partition(",")[0],
+        pickers=[{"endpoint": {"address": _address(*each)}} for each in pickers],
         pings=_part("pings", timeout="1.5s" if options.fail_open else "12s") if streamed else {},
-        picker_tls={} if options.picker_ca_path is None else _picker_tls(host, options),
+        picker_tls={}
+        if options.picker_ca_path is None
+        else _picker_tls([host for host, _ in pickers], options),
     )
     # Copy it so that no values are shared: callers may modify it, and YAML would contain anchors.
     rendered: dict[str, Any] = orjson.loads(orjson.dumps(bootstrap))
@@ -352,7 +355,8 @@ def _tls_matches(options: BootstrapOptions) -> Iterator[Any]:
                 )
 
 
-def _picker_tls(host: str, options: BootstrapOptions) -> Any:
+def _picker_tls(hosts: Sequence[str], options: BootstrapOptions) -> Any:
+    hosts = [host.removesuffix(".") for host in hosts]  # which certificates never have
     certificate: dict[str, Any] = {}
     if options.picker_certificate_path is not None:
         chain = {"filename": options.picker_certificate_path}
@@ -361,8 +365,10 @@ def _picker_tls(host: str, options: BootstrapOptions) -> Any:
     return _part(
         "picker_tls",
         ca_path=options.picker_ca_path,
-        san_type="IP_ADDRESS" if is_ip(host) else "DNS",
-        host=host.removesuffix("."),  # which certificates never have
+        names=[
+            {"san_type": "IP_ADDRESS" if is_ip(host) else "DNS", "matcher": {"exact": host}}
+            for host in hosts
+        ],
         client_certificate=certificate,
-        sni={} if is_ip(host) else {"sni": host.removesuffix(".")},
+        sni={} if is_ip(hosts[0]) else {"sni": hosts[0]},
     )

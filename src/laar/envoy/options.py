@@ -46,8 +46,8 @@ class BootstrapOptions:
     """
 
     picker: str = "127.0.0.1:9002"
-    """host:port of the picker; IPv6 in brackets. A DNS name is resolved again regularly, and
-    requests are spread over all its addresses."""
+    """host:port of the picker, or of several with commas between; IPv6 in brackets. A DNS name is
+    resolved again regularly, and requests are spread over all addresses."""
     picker_ca_path: str | None = None
     """PEM file with the CA of the picker's certificate. Default: plain HTTP/2, no TLS, for a picker
     on the same machine or in the same pod. Envoy reads it at startup."""
@@ -58,6 +58,8 @@ class BootstrapOptions:
     """PEM file with the key of --picker-certificate."""
     listen_port: int = 8080
     """Port on which Envoy accepts requests; 0 lets the kernel choose."""
+    share_port: bool = False
+    """Let another Envoy listen on the same port, to take over without losing a request."""
     ready_port: int = 19001
     """Port for /ready and /stats/prometheus."""
     admin_port: int = 19000
@@ -94,7 +96,7 @@ class BootstrapOptions:
     """IP address to listen on for requests and probes. Default: depends on the shape."""
 
     def __post_init__(self) -> None:
-        _ = self.picker_address
+        _ = self.picker_addresses
         pair = {self.picker_certificate_path is None, self.picker_key_path is None}
         if len(pair) > 1 or (self.picker_ca_path is None and pair == {False}):
             raise SettingError(
@@ -110,10 +112,10 @@ class BootstrapOptions:
             raise SettingError(f"--listen-address: {self.listen_host!r} is not an IP address")
 
     @property
-    def picker_address(self) -> tuple[str, int]:
-        """Host and port of the picker."""
+    def picker_addresses(self) -> list[tuple[str, int]]:
+        """Host and port of each picker."""
         try:
-            return split_address(self.picker)
+            return [split_address(each.strip()) for each in self.picker.split(",")]
         except ValueError as fault:
             raise SettingError(f"--picker: {fault}") from None
 

@@ -35,6 +35,7 @@ START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 5.0
 """Seconds from SIGTERM to SIGKILL."""
 _POLL_S = 0.02
+_DRAINS = ("--drain-strategy", "immediate", "--drain-time-s", "5")
 _DRAIN_POLL_S = 0.2
 _VALIDATE_TIMEOUT_S = 30.0
 _MESSAGE_CHARS = 1000
@@ -169,7 +170,7 @@ class EnvoyProcess:
         command: list[str | Path] = [
             *(find_binary(), "-c", _write(self._bootstrap, self._directory)),
             *("--admin-address-path", admin_address, "--concurrency", "1"),
-            *("--disable-hot-restart", "-l", "warning"),
+            *("--disable-hot-restart", "-l", "warning", *_DRAINS),
         ]
         self.log_path.write_bytes(b"")
         with self.log_path.open("ab") as log:  # append: a truncation also resets the offset

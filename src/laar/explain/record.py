@@ -200,6 +200,8 @@ def _why_filtered(record: DecisionRecord, view: View, readings: Readings, slot: 
         return f"not in the pool {request.pool}"
     if request.subset is not None and not is_among(spec.address, request.subset):
         return "outside the gateway's subset" + ("" if request.generates else ", or lacks the path")
+    if spec.drains:
+        return "drains: it gets no new requests"
     if not spec.takes_requests:
         return f"does not serve clients: its role is {spec.role}"
     if not asked or asked in decision.settings.aliases:

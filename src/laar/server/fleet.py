@@ -10,7 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from laar.core.endpoints import Reading
-from laar.core.filters import MAX_KV_USAGE
+from laar.core.filters import MAX_FAILURES, MAX_KV_USAGE
 from laar.core.membership import EndpointSpec, Served
 from laar.datalayer.interface import GONE
 from laar.datalayer.served_names import FIRST_PODS_S, OwnNames
@@ -40,10 +40,9 @@ class FleetState:
         self._picker = picker
         self._table = table = picker.table
         self._beliefs = picker.prefixes
-        self.problem = picker.problems.report  # these four are part of the collectors' sink
+        self.problem = picker.problems.report  # these three are part of the collectors' sink
         self.objectives = picker.rules.replace_priorities
         self.rewrites = picker.rules.replace_rewrites
-        self.round_trip = table.round_trip
         eds_file = picker.settings.envoy.eds_file  # None if Envoy gets endpoints elsewhere
         self._file = None if eds_file is None else EnvoyFile(eds_file, picker.problems)
         self._on_change = on_change
@@ -92,7 +91,9 @@ class FleetState:
         specs = self._wanted[source]
         if self._file is not None:
             specs = [spec for spec in specs if spec.address in self._file.known]
-            specs += self._stand_ins(source, specs)
+            stand_ins = self._stand_ins(source, specs)
+            stay = {spec.address for spec in stand_ins}
+            specs = [spec for spec in specs if spec.address not in stay] + stand_ins
         self._used[source] = specs
         before, version = self._table.specs(), self._table.version
         self._table.replace(source, specs)
@@ -104,16 +105,18 @@ class FleetState:
             _LOG.info("%d endpoints, after a change from %s", len(self._table), source)
 
     def _stand_ins(self, source: str, known: Sequence[EndpointSpec]) -> list[EndpointSpec]:
-        """Return the removed endpoints whose successors Envoy does not know yet.
+        """Return the removed or draining endpoints whose successors Envoy does not know yet.
 
         Without them, requests would be refused while the only endpoints of a model are replaced.
         """
-        stay = {spec.address for spec in chain(*self._wanted.values())}
-        removed = [spec for spec in self._used.get(source, ()) if spec.address not in stay]
+        wanted = [spec for spec in chain(*self._wanted.values()) if not spec.drains]
+        stay, used = {spec.address for spec in wanted}, self._used.get(source, ())
+        removed = [spec for spec in used if not (spec.drains or spec.address in stay)]
         if not removed:  # comparing the models of thousands of endpoints takes milliseconds
             return removed
         others = (used for other, used in self._used.items() if other != source)
-        coming = _names(chain(*self._wanted.values())) - _names(chain(known, *others))
+        able = (spec for spec in chain(known, *others) if not spec.drains)
+        coming = _names(wanted) - _names(able)
         return [spec for spec in removed if coming & _names([spec])]
 
     def _forget_who_left(self, before: Sequence[EndpointSpec]) -> None:
@@ -194,6 +197,25 @@ class FleetState:
                     self._changed.set()  # the next write removes stand-ins from the file
         self._on_change()
 
+    def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
+        """Record a probe of an endpoint."""
+        self._table.round_trip(address, rtt_s, now)
+        self._leave_out_drained()
+
+    def _leave_out_drained(self) -> None:
+        """Remove the draining endpoints at which nothing runs any more, of any picker."""
+        table = self._table
+        for slot in table.draining:
+            spec, waits = table.spec(slot), table.waiting[slot] + table.running[slot]
+            unknown = math.isnan(waits) and spec.metrics_url != ""
+            if table.failures[slot] < MAX_FAILURES and (waits > 0.0 or unknown):
+                continue
+            if table.in_flight[slot] <= 0.0:
+                before = table.specs()
+                table.leave_out(spec.key)
+                self._forget_who_left(before)
+                _LOG.info("%s has drained and may be stopped", spec.key)
+
     def reading(self, key: str, reading: Reading, now: float) -> None:
         """Record the values of a metrics page, or of one rank on it."""
         slot = self._table.slot(key)
@@ -213,6 +235,7 @@ class FleetState:
             if is_empty:
                 self._picker.emptied(slot)
             self._picker.reading(key, reading)
+            self._leave_out_drained()
 
     def _report_idle(self, key: str, reading: Reading, *, is_idle: bool) -> None:
         problem, usage = None, reading.kv_usage

@@ -109,7 +109,7 @@ class Metrics:
         status = "none" if end.status is None else f"{end.status // 100}xx"
         self.completions[end.cause, status] += 1
         self.latency_s.observe(end.latency_s)
-        if end.ttft_s is not None:
+        if end.ttft_s is not None and decision.request.stream:  # others have no first token
             self.ttft_s.observe(end.ttft_s)
         if decision.request.shadow:
             agreed = "yes" if served == decision.address else "no"

@@ -73,7 +73,8 @@ class PageModel:
     def health(self, now: float) -> Counter[str]:
         """Return the number of endpoints in each state."""
         paces = self.director.engines.paces.relative()
-        return Counter(self._health(slot, paces, now) for slot in self._table.active.tolist())
+        states = (self._health(slot, paces, now) for slot in self._table.active.tolist())
+        return Counter(states) + Counter(drained=len(self._table.drained))
 
     def frame(self, now: float) -> dict[str, object]:
         """Return everything the page shows; `now` is a time of the readings' clock."""
@@ -163,6 +164,8 @@ class PageModel:
         table = self._table
         if table.failures[slot] >= MAX_FAILURES:
             return "unreachable"
+        if slot in table.draining:
+            return "draining"
         if table.asleep[slot]:
             return "asleep"
         if said := self.director.health.state(slot, now):

@@ -408,7 +408,8 @@ function show(frame) {
     : `enforcing ${share(about.enforced)}`;
   const others = about.sharing && (about.sharing.connected ? about.sharing.pickers : 0);
   const together = !about.sharing ? "" : others ? `, shares with ${others} more` : ", alone";
-  $("#about").textContent = `${about.version}, policy ${about.policy}, ${mode}${together}`;
+  const drained = about.drained.map((e) => `, ${e} has drained`).join("");
+  $("#about").textContent = `${about.version}, policy ${about.policy}, ${mode}${together}${drained}`;
   $("#uncalibrated").hidden = about.calibrated !== false;
   showHeadline(frame);
   showFigures(frame);
