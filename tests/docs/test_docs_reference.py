@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import re
 import runpy
+from collections import Counter
 from typing import get_args
 
 import pytest
@@ -13,6 +14,8 @@ from starlette.routing import Route
 import laar.client
 from laar.core.guards import Reasoned
 from laar.flow import queue
+from laar.policies.own import OWN
+from laar.policies.registry import Kind
 from laar.protocol import headers
 from laar.server.runner import Runner
 from laar.settings import Settings
@@ -39,6 +42,17 @@ def test_every_header_is_described():
     assert len(names) > 10
     missing = [name for name in names | headers.SIGNATURES if f"`{name}`" not in page]
     assert missing == []
+    code = "".join(path.read_text() for path in (ROOT / "src/laar").rglob("*.py"))
+    uses = Counter(re.findall(r"\b[A-Z][A-Z_0-9]+\b", code))
+    assert [name for name in vars(headers) if name.isupper() and uses[name] == 1] == []
+
+
+def test_every_part_of_a_policy_is_described():
+    page = (DOCS / "guides/write-a-scorer.md").read_text()
+    parts = [name for kind in Kind if kind is not Kind.POLICY for name in OWN[kind]]
+    assert [
+        name for name in parts if f"| `{name}`" not in page and f"`, `{name}`" not in page
+    ] == []
 
 
 def refusals():

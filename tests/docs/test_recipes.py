@@ -95,7 +95,7 @@ class ShortestPrompt:
                 r"\g<0>\n| `shortest-prompt` | short prompts | |",
             ),
         ],
-        ["tests/policies/test_conformance.py"],
+        ["tests/policies/test_conformance.py", "tests/docs/test_docs_reference.py"],
     ),
     "an engine kind": (
         [
