@@ -58,7 +58,6 @@ app()
         ("demo",),
         ("lab", "run", "gorgo-rtt", "--quick"),
         ("sim-endpoint", "--help"),
-        ("context", "plan", "requests.jsonl"),
     ],
     ids=" ".join,
 )

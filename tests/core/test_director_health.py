@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from laar.accuracy.assessor import PlainAssessor
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.membership import ROLE_LABEL, EndpointSpec
 from laar.core.request import Api, Request
@@ -498,14 +497,13 @@ def test_useless_answers_to_a_client_and_a_probe_exclude_the_endpoint():
 
 def learned_from(kind=None, status=200):
     """Return all that is learned from an answer at A: a good one, a useless one or a refusal."""
-    tuned, lengths, traced, seen = [], [], [], []
+    tuned, traced, seen = [], [], []
     tuner = SimpleNamespace(
         weights=lambda _now: Weights(1, {}), observe=lambda sample, _now: tuned.append(sample.ok)
     )
-    assessor, prefixes = PlainAssessor(), PrefixBeliefs(key=b"k", max_bytes=1 << 20)
-    assessor.usage = lambda _request, _model, tokens: lengths.append(tokens)
+    prefixes = PrefixBeliefs(key=b"k", max_bytes=1 << 20)
     prefixes.blocks_held.answered = lambda _session, tokens: traced.append(tokens)
-    d = fleet(A, B, C, prefixes=prefixes, assessor=assessor, tuner=tuner)
+    d = fleet(A, B, C, prefixes=prefixes, tuner=tuner)
     for address in (B, C):
         answer(d, address, GOOD, 0.5)
     d.watch(settled=lambda _decision, end: seen.append(end.ok))
@@ -524,7 +522,6 @@ def learned_from(kind=None, status=200):
     again = d.choose(ask, 2.0)
     return {
         "tuner": tuned[2:],
-        "lengths": lengths,
         "lengths by KV events": traced,
         "ok": seen,
         "speeds": d.engines.state() != before,
