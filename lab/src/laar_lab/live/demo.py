@@ -72,7 +72,6 @@ AGENT = AgentShape(
 CHATS_PER_S = 4.0
 LENGTHS_TOKENS = (4096, 8192)
 """Lengths of the questions. Longer ones would need most of the demo's time."""
-_WARM_UP_SHARE = 0.4
 _LATE_S = 0.1
 """Real seconds by which requests may be sent late before the demo says that the machine is busy."""
 
@@ -183,7 +182,14 @@ async def _agents(
             Path(directory), "gorgo-main", 2, 0.2, num_blocks=CACHE_TOKENS // BLOCK_TOKENS
         ) as engines:
             race = _race(
-                rules, engines, lambda _: traffic, size, size.agents_s, seed=seed, admin=admin
+                rules,
+                engines,
+                lambda _: traffic,
+                size,
+                size.agents_s,
+                warm_up_share=0.4,
+                seed=seed,
+                admin=admin,
             )
             turns = await _turns(console, "agents past the caches", race, demo)
     scene = "Agents need more than the caches hold"
@@ -212,7 +218,16 @@ async def _failures(
 
     with tempfile.TemporaryDirectory(prefix="laar-demo-") as directory:
         async with simulated(Path(directory), "gorgo-main", 4, 0.15) as engines:
-            race = _race(rules, engines, traffic, size, size.failures_s, seed=seed, admin=admin)
+            race = _race(
+                rules,
+                engines,
+                traffic,
+                size,
+                size.failures_s,
+                warm_up_share=0.25,  # until the first engine fails
+                seed=seed,
+                admin=admin,
+            )
             race = replace(race, meanwhile=partial(trouble, seconds=size.failures_s))
             turns = await _turns(console, "failing engines", race, demo)
     demo.lines += [
@@ -285,6 +300,7 @@ def _race(
     size: Size,
     seconds: float,
     *,
+    warm_up_share: float,
     seed: int,
     admin: int,
 ) -> Race:
@@ -295,7 +311,7 @@ def _race(
         headers={},
         traffic=traffic,
         seconds=seconds,
-        warm_up_s=seconds * _WARM_UP_SHARE,
+        warm_up_s=seconds * warm_up_share,
         repeat=size.repeat,
         seed=seed,
         deadline_s=60.0,
