@@ -107,7 +107,7 @@ fuzz: $(STAMP)  ## hostile bodies, streams, answers, pages and files; FUZZ_SECON
 results: $(STAMP)  ## run the experiments missing from docs/results, and write the results page
 	$(BIN)/laar lab results
 
-bench: $(STAMP)  ## the short benchmarks: decisions, prefixes, queue, context hook and others
+bench: $(STAMP)  ## the short benchmark: decisions
 	$(BIN)/python -m bench
 
 attack: $(STAMP)  ## hostile clients, engines, stores and files, and the answer to each; 20 minutes

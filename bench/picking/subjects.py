@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
 import shutil
 import sys
 import time
@@ -13,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 import yaml
@@ -38,7 +37,6 @@ __all__ = [
     "endpoints",
     "laar_with",
     "other_sources",
-    "peer",
     "running",
 ]
 
@@ -73,16 +71,11 @@ class Subject:
         argv: returns its command; None for Envoy without a picker.
         usual: whether, in the native shape, its Envoy sends the headers before the body, as is
             usual for pickers.
-        health: Envoy's health check: laar's service at the ext_proc port, another service at the
-            health port, or none.
-        service: name of the other service.
     """
 
     name: str
     argv: Argv | None
     usual: bool = False
-    health: Literal["laar's", "port", "nobody"] = "laar's"
-    service: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,36 +144,6 @@ def other_sources(named: str) -> Subject:
     return Subject(name=name, argv=lambda place: ["env", f"PYTHONPATH={path}", *laar_argv(place)])
 
 
-def peer(named: str, service: str = "") -> Subject:
-    """Return another picker that speaks the protocol, given as ``name=command``.
-
-    In the command, ``{port}`` is the ext_proc port (without TLS), ``{health_port}`` the port of its
-    gRPC health service, ``{admin_port}`` a free port, ``{endpoints}`` the endpoints,
-    comma-separated, and ``{directory}`` an empty directory. Without ``{health_port}``, Envoy makes
-    no health checks.
-
-    Args:
-        named: name and command.
-        service: service name for its health checks.
-    """
-    name, command = _named(named)
-    health: Literal["port", "nobody"] = "port" if "{health_port}" in command else "nobody"
-
-    def argv(place: Place) -> Sequence[str]:
-        return [
-            part.format(
-                port=place.port,
-                health_port=place.health_port,
-                admin_port=place.admin_port,
-                endpoints=",".join(place.addresses),
-                directory=place.directory,
-            )
-            for part in shlex.split(command)
-        ]
-
-    return Subject(name=name, argv=argv, usual=True, health=health, service=service)
-
-
 def _named(text: str) -> tuple[str, str]:
     name, is_there, value = text.partition("=")
     if not (name and is_there and value):
@@ -229,9 +192,6 @@ async def running(
         return
     if subject.usual and shape != "full-duplex":
         _send_headers_first(bootstrap)
-    if subject.health != "laar's":
-        port = place.health_port if subject.health == "port" else None
-        _ask_elsewhere(bootstrap, port, subject.service)
     command = subject.argv(place)
     async with (
         _process(subject.name, command, directory / "picker.log", place.port) as pid,
@@ -247,20 +207,6 @@ def _as_running(subject: Subject, envoy: EnvoyProcess, pid: int | None) -> Runni
         picker=pid,
         envoy=envoy.pid,
     )
-
-
-def _ask_elsewhere(bootstrap: dict[str, Any], port: int | None, service: str) -> None:
-    """Move Envoy's health checks of the picker to a different port, or remove them."""
-    clusters = bootstrap["static_resources"]["clusters"]
-    (picker,) = (one for one in clusters if "health_checks" in one)
-    if port is None:
-        del picker["health_checks"]
-        return
-    check = {"grpc_health_check": {"service_name": service} if service else {}}
-    picker["health_checks"] = [one | check for one in picker["health_checks"]]
-    for place in picker["load_assignment"]["endpoints"]:
-        for one in place["lb_endpoints"]:
-            one["endpoint"]["health_check_config"] = {"port_value": port}
 
 
 _AS_ALL_ROUTES = {

@@ -206,7 +206,6 @@ def test_experiments_are_listed_with_their_claims() -> None:
         pytest.param("laar-ttca", marks=pytest.mark.slow),
         pytest.param("gorgo-saturation", marks=pytest.mark.slow),
         pytest.param("context-hits", marks=pytest.mark.slow),
-        pytest.param("medha-iterations", marks=pytest.mark.slow),
     ],
 )
 def test_a_quick_run_yields_the_same_bytes_with_any_number_of_processes(

@@ -69,7 +69,7 @@ AGENT = AgentShape(
     max_prompt_tokens=48_000,
 )
 """Contexts of some 20,000 tokens: together 1.6 times as many as the caches hold."""
-CHATS_PER_S = 4.0
+CHATS_PER_S = 3.0
 LENGTHS_TOKENS = (4096, 8192)
 """Lengths of the questions. Longer ones would need most of the demo's time."""
 _LATE_S = 0.1
@@ -90,7 +90,7 @@ class Size:
     repeat: int = 3
     agents_s: float = 40.0
     failures_s: float = 32.0
-    questions: int = 120
+    questions: int = 90
 
 
 SHORT = Size(repeat=2, agents_s=15.0, failures_s=8.0, questions=6)
@@ -260,7 +260,7 @@ async def trouble(engines: Engines, *, seconds: float) -> None:
 async def _models(
     console: Console, directory: Path, size: Size, demo: Demo, *, seed: int, admin: int
 ) -> None:
-    scale = 0.05
+    scale = 0.15
     asked = drawn(size.questions, seed, LENGTHS_TOKENS)
     found: dict[str, Asked] = {}
     async with AsyncExitStack() as stack:
