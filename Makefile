@@ -122,7 +122,7 @@ reported: $(STAMP)  ## numbers of situations from other projects' bug reports, t
 chaos: $(STAMP)  ## 15 minutes of faults on endpoints, pickers, Envoy, files; a seed repeats them
 	$(BIN)/python -m bench chaos
 
-failing: $(STAMP)  ## requests lost when one endpoint of five fails, or the picker; 90 minutes
+failing: $(STAMP)  ## requests lost when one endpoint of five fails; 75 minutes
 	$(BIN)/python -m bench failing
 
 soak: $(STAMP)  ## a million requests with churn: memory, counters, p99 at the end; an hour

@@ -17,14 +17,14 @@ from typing import Any
 import orjson
 import yaml
 
-from bench.cpu import cpu_s
 from laar.core.membership import EndpointSpec
 from laar.envoy.endpoints_file import write_eds
 from laar.envoy.options import BootstrapOptions
-from laar.envoy.process import EnvoyProcess, dying_with_us
+from laar.envoy.process import EnvoyProcess
 from laar.errors import SettingError
 from laar_lab.live.bootstraps import AnyShape, render
 from laar_lab.live.processes import free_ports
+from laar_lab.race.processes import cpu_s, process
 
 __all__ = [
     "ALONE",
@@ -158,7 +158,7 @@ async def endpoints(directory: Path, count: int) -> AsyncIterator[list[int]]:
     spec = directory / "endpoints-spec.json"
     spec.write_bytes(orjson.dumps([{"port": port} for port in ports]))
     command = [sys.executable, "-m", "bench.instant", str(spec)]
-    async with _process("endpoints", command, directory / "endpoints.log", ports[-1]):
+    async with _listening("endpoints", command, directory / "endpoints.log", ports[-1]):
         yield ports
 
 
@@ -194,7 +194,7 @@ async def running(
         _send_headers_first(bootstrap)
     command = subject.argv(place)
     async with (
-        _process(subject.name, command, directory / "picker.log", place.port) as pid,
+        _listening(subject.name, command, directory / "picker.log", place.port) as pid,
         EnvoyProcess(bootstrap, directory) as envoy,
     ):
         yield _as_running(subject, envoy, pid)
@@ -241,29 +241,19 @@ def _send_headers_first(bootstrap: dict[str, Any]) -> None:
 
 
 @asynccontextmanager
-async def _process(
+async def _listening(
     name: str, command: Sequence[str], log_path: Path, port: int
 ) -> AsyncIterator[int]:
     """Run a process that listens at a port; yield its id."""
-    with log_path.open("wb") as log:
-        process = await asyncio.create_subprocess_exec(
-            *dying_with_us([shutil.which(command[0]) or command[0], *command[1:]]),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
-    try:
+    program = shutil.which(command[0]) or command[0]
+    async with process([program, *command[1:]], log_path) as started:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not await _listens(port):
-            if process.returncode is not None or time.monotonic() > deadline:
+            if started.returncode is not None or time.monotonic() > deadline:
                 tail = log_path.read_text(errors="replace")[-2000:]  # noqa: ASYNC240 - the end
                 raise RuntimeError(f"{name} did not start:\n{tail}")
             await asyncio.sleep(0.05)
-        yield process.pid
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        yield started.pid
 
 
 async def _listens(port: int) -> bool:
