@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from laar_lab.experiments.medha_picker import serve
 from laar_lab.experiments.medha_policies import outcome
 from laar_lab.experiments.medha_runs import MEDHA, NON_PREEMPTIVE, SARATHI, over, run
 from laar_lab.workloads.medha_mix import LONG_FROM_TOKENS, Mix, jobs
@@ -57,14 +56,6 @@ def test_an_isolated_request_takes_its_reference_time(order: str) -> None:
     seen = outcome(order, Mix(rate=0.002, duration_s=2500.0, long_share=0.5), 1002)
     assert 1.0 <= seen["median"] < 3.0  # the last chunk has to pass both stages
     assert seen["within"] == 1.0
-
-
-@pytest.mark.slow  # as `laar lab results --check` runs the same
-def test_the_queue_of_the_picker_answers_all_requests_and_helps() -> None:
-    ours, theirs = (serve(route, 60.0, 1000) for route in ("slack", "arrival"))
-    assert (ours["left"], theirs["left"]) == (0, 0)
-    assert theirs["within"] < 0.7  # confirms that the load is too high
-    assert ours["within"] >= 1.25 * theirs["within"]
 
 
 def test_an_overload_at_a_different_rate_changes_only_the_spacing() -> None:
