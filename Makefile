@@ -107,7 +107,7 @@ fuzz: $(STAMP)  ## hostile bodies, streams, answers, pages and files; FUZZ_SECON
 results: $(STAMP)  ## run the experiments missing from docs/results, and write the results page
 	$(BIN)/laar lab results
 
-bench: $(STAMP)  ## the short benchmarks: decisions, prefixes, queue, context hook and others
+bench: $(STAMP)  ## the short benchmark: decisions
 	$(BIN)/python -m bench
 
 attack: $(STAMP)  ## hostile clients, engines, stores and files, and the answer to each; 20 minutes
@@ -122,7 +122,7 @@ reported: $(STAMP)  ## numbers of situations from other projects' bug reports, t
 chaos: $(STAMP)  ## 15 minutes of faults on endpoints, pickers, Envoy, files; a seed repeats them
 	$(BIN)/python -m bench chaos
 
-failing: $(STAMP)  ## requests lost when one endpoint of five fails, or the picker; 90 minutes
+failing: $(STAMP)  ## requests lost when one endpoint of five fails; 75 minutes
 	$(BIN)/python -m bench failing
 
 soak: $(STAMP)  ## a million requests with churn: memory, counters, p99 at the end; an hour

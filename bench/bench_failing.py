@@ -1,4 +1,4 @@
-"""Measure lost requests and p95 latency while one of five equal endpoints, or the picker, fails.
+"""Measure lost requests and p95 latency while one of five equal endpoints fails.
 
 Each row sends 1,500 requests through a real Envoy in both shapes, with default settings. The load
 is an open loop, a Poisson process of 30 a second, so requests keep coming while the fleet hangs.
@@ -22,7 +22,6 @@ import asyncio
 import math
 import random
 import shutil
-import signal
 import sys
 import time
 from collections import Counter
@@ -35,7 +34,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from bench.chaos.asking import Ended, Names, Question, draw
+from bench.chaos.asking import Ended, Question, draw
 from bench.chaos.load import OpenLoad, percentile
 from bench.chaos.rows import GOOD, POISON, ROWS, Healing, Row, Run
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
@@ -130,8 +129,6 @@ async def _subject(
         bench = _Bench(stand, options, subject, shape, binary)
         results = []
         for row in rows:
-            if row.signal is not None and subject != "laar":
-                continue  # a complete proxy has no picker; a policy does not change the picker
             run = await bench.row(row)
             results.append(_result(row, subject, shape, run))
             result = results[-1]
@@ -161,10 +158,8 @@ class _Bench:
         self._subject = subject
         self._proxy_url = ""
         self._policy = {} if subject in ("laar", *PROXIES) else {"x-laar-policy": subject}
-        self._baselines: dict[float, Run] = {}
-        self._names = Names(
-            model_at=dict.fromkeys(stand.addresses, MODEL), allowed={MODEL: frozenset({MODEL})}
-        )
+        self._healthy: Run | None = None
+        self._names = stand.names_of_one(MODEL)
 
     def _url(self) -> str:
         return self._proxy_url or self._stand.url
@@ -198,7 +193,6 @@ class _Bench:
             await self._load(
                 lambda number: question if number == 0 else None,
                 got.append,
-                rate_per_s=100.0,
                 seed="ready",
             )
             if got[-1].end in GOOD:
@@ -222,67 +216,61 @@ class _Bench:
         next_question: Callable[[int], Question | None],
         keep: Callable[[Ended], None],
         *,
-        rate_per_s: float,
         seed: str,
     ) -> None:
         await OpenLoad(
             url=self._url,
             next_question=next_question,
             names=self._names,
-            rate_per_s=rate_per_s,
+            rate_per_s=self._options.rate,
             seed=f"{self._options.seed} {seed}",
             limit_s=PATIENCE_S,
             keep=keep,
         ).run()
 
-    async def _baseline(self, rate_per_s: float) -> Run:
-        """Return the run without a fault, measured once per rate."""
-        if (known := self._baselines.get(rate_per_s)) is not None:
-            return known
+    async def _baseline(self) -> Run:
+        """Return the run without a fault, measured once."""
+        if self._healthy is not None:
+            return self._healthy
         run, rng = Run(), random.Random(self._options.seed)
         await self._fresh()
-        await self._warm_up(rng, rate_per_s)
+        await self._warm_up(rng)
         run.fault_s = time.monotonic()
         await self._load(
             lambda number: self._question(rng, number) if number < self._options.requests else None,
             run.ended.append,
-            rate_per_s=rate_per_s,
             seed="baseline",
         )
         run.baseline_p95_s = percentile([e.took_s for e in run.ended], 0.95)
-        run.baseline_max_s = max(e.took_s for e in run.ended)
         run.seen = [(await self._stand.faults_seen(index))[0] for index in range(ENDPOINTS)]
-        self._baselines[rate_per_s] = run
+        self._healthy = run
         return run
 
-    async def _warm_up(self, rng: random.Random, rate_per_s: float) -> None:
+    async def _warm_up(self, rng: random.Random) -> None:
         await self._load(
             lambda number: self._question(rng, number) if number < WARM_UP else None,
             lambda _: None,
-            rate_per_s=rate_per_s,
             seed="warm-up",
         )
 
     async def row(self, row: Row) -> Run:
         """Run one row."""
         if row.name == "none":
-            return await self._baseline(self._options.rate)
-        rate_per_s = row.rate_per_s or self._options.rate
-        baseline = await self._baseline(rate_per_s)
+            return await self._baseline()
+        baseline = await self._baseline()
         run, rng = Run(), random.Random(f"{self._options.seed} {row.name}")
-        run.baseline_p95_s, run.baseline_max_s = baseline.baseline_p95_s, baseline.baseline_max_s
+        run.baseline_p95_s = baseline.baseline_p95_s
         await self._fresh()
-        await self._warm_up(rng, rate_per_s)
+        await self._warm_up(rng)
         poison = (f"{row.poison}@with={POISON}",) if row.poison else ()
         for index in range(ENDPOINTS):
             own = row.faults if index == 0 or row.everywhere else ()
             await self._stand.set_faults(index, *own, *poison)
         run.fault_s = time.monotonic()
         over = False
-        lasting = row.heals is not None or row.signal is not None
 
         def next_question(number: int) -> Question | None:
-            if over if lasting else number >= self._options.requests:
+            if over if row.heals else number >= self._options.requests:
                 return None
             question = self._question(rng, number)
             if row.poison and number % 2:
@@ -292,14 +280,10 @@ class _Bench:
         def keep(ended: Ended) -> None:
             (run.poison if POISON in ended.question.headers else run.ended).append(ended)
 
-        load = asyncio.create_task(
-            self._load(next_question, keep, rate_per_s=rate_per_s, seed=row.name)
-        )
+        load = asyncio.create_task(self._load(next_question, keep, seed=row.name))
         with _ended_in_the_end(load):
             if row.heals is not None:
                 await self._heal(row.heals, run)
-            elif row.signal is not None:
-                await self._strike(row, run)
             over = True
             await load
         if row.heals is not None:
@@ -328,20 +312,6 @@ class _Bench:
                 run.healed_after_s = now - healed_s
                 return
 
-    async def _strike(self, row: Row, run: Run) -> None:
-        """Signal the picker under load, and wait for the effect."""
-        assert row.signal is not None
-        picker = self._stand.pickers[0]
-        await asyncio.sleep(2.0)
-        run.fault_s = time.monotonic()
-        picker.send(row.signal)
-        await asyncio.sleep(row.stopped_s)
-        if row.signal == signal.SIGSTOP:
-            picker.send(signal.SIGCONT)
-        else:
-            await self._stand.restart_picker(0)
-        await asyncio.sleep(2.0)
-
 
 @contextmanager
 def _ended_in_the_end(task: asyncio.Task[None]) -> Iterator[None]:
@@ -352,7 +322,7 @@ def _ended_in_the_end(task: asyncio.Task[None]) -> Iterator[None]:
 
 
 def _result(row: Row, subject: str, shape: str, run: Run) -> dict[str, object]:
-    words, holds = row.gateway if shape == "gateway" and row.gateway else row.target
+    words, holds = row.target
     return {
         "subject": subject,
         "shape": shape,
@@ -363,7 +333,6 @@ def _result(row: Row, subject: str, shape: str, run: Run) -> dict[str, object]:
         "lost_after_2_s": len(run.lost_late),
         "lost_share_after_2_s": run.lost_late_share,
         "p95_ratio": run.p95_ratio,
-        "longest_extra_wait_s": run.longest_wait_s,
         "sent_to_failing": run.seen[0],
         "seen": run.seen,
         "healed_after_s": run.healed_after_s,
@@ -377,10 +346,10 @@ def _result(row: Row, subject: str, shape: str, run: Run) -> dict[str, object]:
 
 
 def _show(console: Console, results: Sequence[dict[str, object]]) -> None:
-    table = Table(title="One endpoint of five, or the picker, fails")
+    table = Table(title="One endpoint of five fails")
     for name in ("subject", "shape", "fault"):
         table.add_column(name)
-    for name in ("lost", "after 2 s", "share", "p95 x", "extra wait", "healed", "attempts"):
+    for name in ("lost", "after 2 s", "share", "p95 x", "healed", "attempts"):
         table.add_column(name, justify="right")
     table.add_column("target")
     table.add_column("verdict")
@@ -394,7 +363,6 @@ def _show(console: Console, results: Sequence[dict[str, object]]) -> None:
             str(r["lost_after_2_s"]),
             f"{r['lost_share_after_2_s']:.1%}",
             "-" if math.isnan(p95 := float(str(r["p95_ratio"]))) else f"{p95:.2f}",
-            f"{r['longest_extra_wait_s']:.1f} s",
             f"{healed:.0f} s" if healed else "never" if r["failed_trials"] is not None else "",
             f"{attempts:.2f}" if attempts is not None else "",
             str(r["target"]),

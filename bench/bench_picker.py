@@ -7,19 +7,16 @@ request's headers first, as is usual for pickers, and also behind laar's configu
 that message. A run takes about eight minutes on two idle cores.
 
     cpu        requests of 1 KB to 1 MB, and answers of 1 and 200 chunks, in both shapes: Envoy
-               alone, the no-op picker, laar, and other pickers (--peer)
+               alone, the no-op picker, and laar on both transports
     features   laar feature by feature
     fleets     1 to 1,000 endpoints
     idle       no requests; 100 and 1,000 endpoints
     latency    added to Envoy alone, at half of laar's maximum rate
     crowds     prompts of 220 KB from 1 to 1,000 concurrent clients
     streams    10,000 concurrent streams
-    pauses     the garbage collector, with 1,000 endpoints and 10,000 sessions
 
     python -m bench picker --parts cpu --share 0.5
     python -m bench picker --parts cpu --before old=../before/src
-    python -m bench picker --parts cpu --shapes 'full duplex' --peer \
-        'llm-d=epp --grpc-port {port} --grpc-health-port {health_port} --config-file epp.yaml'
 
 Exit status: 0 if every target was met, 3 if one was missed or a part did not finish.
 """
@@ -53,7 +50,6 @@ from bench.picking.parts import (
     latency,
     streams,
 )
-from bench.picking.pauses import pauses
 from bench.picking.subjects import (
     ALONE,
     LAAR,
@@ -62,12 +58,8 @@ from bench.picking.subjects import (
     NOOP_USUAL,
     Subject,
     other_sources,
-    peer,
 )
 from laar.envoy.process import find_binary
-from laar_lab.figure import draw
-from laar_lab.report import Chart, Report
-from laar_lab.statistics import Estimate
 
 DEADLINES_S = {
     "cpu": 600.0,
@@ -77,7 +69,6 @@ DEADLINES_S = {
     "latency": 180.0,
     "crowds": 120.0,
     "streams": 120.0,
-    "pauses": 120.0,
 }
 """Time limits; more than twice the duration on an idle machine."""
 
@@ -93,8 +84,6 @@ def main(argv: Sequence[str] = ()) -> int:
     uvloop.run(_run(figures, costs, options))
     if costs.pickers:
         _table(costs)
-        if options.plot:
-            draw(_report(costs), options.plot, "CPU of a request")
     return figures.conclude(options.json, machine=about)
 
 
@@ -104,12 +93,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--share", type=positive, default=1.0, help="share of the requests to send")
     parser.add_argument("--seconds", type=positive, default=10.0, help="for latency and idle")
     parser.add_argument("--streams", type=count, default=10_000, help="concurrent streams")
-    parser.add_argument("--peer", action="append", default=[], help="NAME=COMMAND (cpu)")
-    parser.add_argument("--peer-service", default="", help="gRPC service at a peer's {health_port}")
     parser.add_argument("--shapes", type=names_of(SHAPES), default=",".join(SHAPES), help="(cpu)")
     parser.add_argument("--before", action="append", default=[], help="NAME=SRC of laar (cpu)")
     parser.add_argument("--json", type=output_file, help="write all figures")
-    parser.add_argument("--plot", type=output_file, help="draw the CPU of requests")
     return parser
 
 
@@ -138,7 +124,6 @@ async def _run(figures: Figures, costs: Costs, options: argparse.Namespace) -> N
         "latency": partial(latency, figures, seconds),
         "crowds": partial(crowds, figures, share),
         "streams": partial(streams, figures, options.streams),
-        "pauses": partial(pauses, figures),
     }
     for name in options.parts:
         await figures.run(name, DEADLINES_S[name] * max(1.0, share), parts[name])
@@ -146,13 +131,9 @@ async def _run(figures: Figures, costs: Costs, options: argparse.Namespace) -> N
 
 def _subjects(options: argparse.Namespace) -> list[Subject]:
     """Return the subjects of the first part; others are compared with the first picker."""
-    others = [
-        *map(other_sources, options.before),
-        *(peer(named, options.peer_service) for named in options.peer),
-    ]
     if options.before:
-        return [*others, LAAR]
-    return [NOOP_USUAL, NOOP, *others, LAAR, LAAR_ON_GRPC, ALONE]
+        return [*map(other_sources, options.before), LAAR]
+    return [NOOP_USUAL, NOOP, LAAR, LAAR_ON_GRPC, ALONE]
 
 
 def _table(costs: Costs) -> None:
@@ -164,24 +145,3 @@ def _table(costs: Costs) -> None:
         table.add_row(shape, request, *cells)
     Console(width=140).print(table)
     print("requests a second of one core of the picker: 1,000,000 / us")
-
-
-def _report(costs: Costs) -> Report:
-    charts = []
-    for shape in dict.fromkeys(kind for kind, _ in costs.pickers):
-        rows = {name: spent for (kind, name), spent in costs.pickers.items() if kind == shape}
-        names = [name for name in next(iter(rows.values())) if name != ALONE.name]
-        charts.append(
-            Chart(
-                title=shape,
-                x_label="request",
-                y_label="us of CPU a request",
-                x=list(rows),
-                series={
-                    name: [Estimate(spent[name], float("nan")) for spent in rows.values()]
-                    for name in names
-                },
-                kind="bars",
-            )
-        )
-    return Report(tables=(), charts=charts)

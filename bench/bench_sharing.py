@@ -24,10 +24,10 @@ import psutil
 
 from bench.chaos.guard import Child
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
-from bench.cpu import cpu_s
 from bench.figures import Figures
 from bench.options import output_file, parser_for
 from bench.talking import Talkers, Turned, failed, hit_rate
+from laar_lab.race.processes import cpu_s
 
 ENDPOINTS = 4
 CLIENTS = 16

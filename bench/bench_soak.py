@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.bench_chaos import leftovers
-from bench.chaos.asking import End, Ended, Names, Question, draw
+from bench.chaos.asking import End, Ended, Question, draw
 from bench.chaos.load import Load, percentile
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
 from bench.options import count, output_file, parser_for, positive
@@ -175,9 +175,6 @@ async def _run(soak: Soak, options: argparse.Namespace) -> dict[str, float]:
     plan = Plan(endpoints=(one,) * ENDPOINTS, shape=shape, time_scale=0.001)
     limit_s = options.minutes * 60
     async with standing(plan, deadline_s=limit_s + 300) as stand:
-        names = Names(
-            model_at=dict.fromkeys(stand.addresses, MODEL), allowed={MODEL: frozenset({MODEL})}
-        )
         questions = _questions(options.seed)
         until_s = time.monotonic() + limit_s
 
@@ -189,7 +186,7 @@ async def _run(soak: Soak, options: argparse.Namespace) -> dict[str, float]:
         load = Load(
             url=lambda: stand.url,
             next_question=next_question,
-            names=names,
+            names=stand.names_of_one(MODEL),
             at_once=AT_ONCE,
             limit_s=PATIENCE_S,
             keep=soak.keep,

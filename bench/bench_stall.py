@@ -38,8 +38,8 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from bench.chaos.asking import End, Ended, Names, Question, ask
-from bench.chaos.load import client_session, percentile
+from bench.chaos.asking import End, Ended, Question
+from bench.chaos.load import OpenLoad, percentile
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
 from bench.options import names_of, output_file, parser_for
 from laar_lab.live.bootstraps import AnyShape
@@ -223,9 +223,18 @@ async def _measure(shape: str, row: Row, seed: int) -> Run:
         time_scale=LONG_SCALE if row.long else SHORT_SCALE,
     )
     async with standing(plan, deadline_s=300.0) as stand:
-        run, rng = Run(), random.Random(seed)
-        over = asyncio.Event()
-        load = asyncio.create_task(_load(stand, row, rng, run, over))
+        run, over = Run(), asyncio.Event()
+        load = asyncio.create_task(
+            OpenLoad(
+                url=lambda: stand.url,
+                next_question=_questions(row, seed, over),
+                names=stand.names_of_one(MODEL),
+                rate_per_s=row.rate,
+                seed=seed,
+                limit_s=PATIENCE_S,
+                keep=run.ended.append,
+            ).run()
+        )
         try:
             await asyncio.sleep(LEAD_S)
             run.struck_s = time.monotonic()
@@ -240,29 +249,20 @@ async def _measure(shape: str, row: Row, seed: int) -> Run:
     return run
 
 
-async def _load(stand: Stand, row: Row, rng: random.Random, run: Run, over: asyncio.Event) -> None:
-    """Send requests at random times, whether or not earlier ones have ended."""
-    names = Names(
-        model_at=dict.fromkeys(stand.addresses, MODEL), allowed={MODEL: frozenset({MODEL})}
-    )
+def _questions(row: Row, seed: int, over: asyncio.Event) -> Callable[[int], Question | None]:
+    rng = random.Random(seed)
 
-    async def one(number: int) -> None:
-        text = f"Question {number}? "
+    def next_question(number: int) -> Question | None:
+        size = rng.randrange(LONG_BODY_BYTES if row.long else SHORT_BODY_BYTES)
         question = Question(
             asked=MODEL,
-            text=text + "x" * rng.randrange(LONG_BODY_BYTES if row.long else SHORT_BODY_BYTES),
+            text=f"Question {number}? {'x' * size}",
             tokens=LONG_TOKENS if row.long else SHORT_TOKENS,
             stream=row.long,
         )
-        run.ended.append(await ask(http, stand.url, question, names, limit_s=PATIENCE_S))
+        return None if over.is_set() else question
 
-    async with client_session() as http, asyncio.TaskGroup() as group:
-        number, due = 0, time.monotonic()
-        while not over.is_set():
-            due += rng.expovariate(row.rate)
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
-            group.create_task(one(number))
-            number += 1
+    return next_question
 
 
 def _result(shape: str, name: str, run: Run) -> dict[str, object]:

@@ -18,11 +18,10 @@ from typing import Any
 
 import orjson
 
-from bench.caches import answered, serve
 from bench.options import name_of, parser_for
 from bench.prompts import corpora
 from laar.core.cost import CostWeights
-from laar.core.decision import DirectorSettings
+from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
@@ -34,7 +33,7 @@ from laar.protocol.openai import read_body
 from laar_lab.sim.endpoint.bodies import ChatBody, MessagesBody, TokenizeBody
 from laar_lab.sim.endpoint.bodies import read_body as read_in_engine
 from laar_lab.sim.endpoint.templates import TEMPLATES
-from laar_lab.sim.endpoint.tokenizer import TokenIds
+from laar_lab.sim.endpoint.tokenizer import TokenIds, block_hashes
 from laar_lab.sim.engine.blocks import BlockPool
 
 ENDPOINTS = 2
@@ -218,6 +217,17 @@ def ids_of(api: Api, body: bytes, template: str) -> TokenIds:
     return read_in_engine(kind, body).to_prompt(template).ids()
 
 
+def serve(pool: BlockPool, ids: TokenIds) -> int:
+    """Run a prompt on an engine's cache; return how many of its tokens were cached."""
+    hashes = block_hashes(ids, SIZE)
+    held, _ = pool.match(hashes, len(hashes))
+    pool.share(hashes[:held])
+    pool.take(len(hashes) - held)
+    pool.publish(hashes[held:], hashes[held - 1] if held else None)
+    pool.release(hashes, 0)
+    return held * SIZE
+
+
 def run(kind: str, template: str, seed: int = 3) -> tuple[float, float]:
     """Return the believed and found shares of one kind on one template."""
     table = EndpointTable()
@@ -241,11 +251,18 @@ def run(kind: str, template: str, seed: int = 3) -> tuple[float, float]:
         now += 1.0
         decision = director.decide(request, now)
         ids = ids_of(api, body, template)
-        cached = serve(pools[decision.slot], ids, SIZE)
+        cached = serve(pools[decision.slot], ids)
         believed += (1.0 - decision.uncached_tokens / decision.tokens) * len(ids)
         found += cached
         asked += len(ids)
-        director.settle(decision, answered(len(ids), cached))
+        answer = Completion(
+            status=200,
+            cause="complete",
+            latency_s=0.5,
+            prompt_tokens=len(ids),
+            cached_tokens=cached,
+        )
+        director.settle(decision, answer)
     return believed / asked, found / asked
 
 

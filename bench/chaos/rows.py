@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import signal
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from bench.chaos.asking import End, Ended
 from bench.chaos.load import percentile
@@ -37,7 +35,6 @@ class Run:
     healed_after_s: float | None = None
     failed_trials: int = 0
     baseline_p95_s: float = float("nan")
-    baseline_max_s: float = float("nan")
 
     @property
     def lost(self) -> list[Ended]:
@@ -65,11 +62,6 @@ class Run:
         """Return the p95 of correct answers, relative to the fleet without the fault."""
         times = [e.took_s for e in self.ended if e.end in GOOD]
         return percentile(times, 0.95) / self.baseline_p95_s
-
-    @property
-    def longest_wait_s(self) -> float:
-        """Return by how many seconds the slowest request exceeds the slowest without the fault."""
-        return max((e.took_s for e in self.ended), default=0.0) - self.baseline_max_s
 
     @property
     def engine_errors(self) -> float:
@@ -110,42 +102,24 @@ class Row:
         faults: faults of one endpoint, or of all with `everywhere`.
         everywhere: whether all endpoints have the faults.
         poison: fault of every endpoint for half of the requests, in addition to `faults`.
-        signal: signal to send to a picker, in rows without a faulty endpoint.
-        stopped_s: seconds until a stopped picker continues or a dead one is restarted.
         heals: how the endpoint heals; None if it does not.
-        rate_per_s: requests a second; None for the run's rate.
-        target, gateway: target as text, and its test; `gateway` if that shape has a different one.
+        target: target as text, and its test.
     """
 
     name: str
     faults: tuple[str, ...] = ()
     everywhere: bool = False
     poison: str = ""
-    signal: int | None = None
-    stopped_s: float = 8.0
     heals: Healing | None = None
-    rate_per_s: float | None = None
     target: Verdict
-    gateway: Verdict | None = None
 
 
 LEARNING_S = 2.0
 """Seconds after which a fault should be detected."""
-IN_FLIGHT_S = 0.1
-"""Seconds after a picker has ended during which requests may still have been sent to it."""
 
 
 def _nothing(run: Run) -> bool:
     return not run.lost
-
-
-def _nothing_new(run: Run) -> bool:
-    """Return whether only requests passing through the picker when it ended were lost."""
-    return all(e.began_s <= run.fault_s + IN_FLIGHT_S and e.status != 503 for e in run.lost)
-
-
-def _no_wait(run: Run) -> bool:
-    return run.longest_wait_s <= 2.0
 
 
 def _poison(run: Run) -> bool:
@@ -158,13 +132,6 @@ _LEARNED: Verdict = (
     lambda r: r.lost_share < 0.01 and not r.lost_late,
 )
 _USELESS: Verdict = ("<= 1 % lost after 2 s", lambda r: r.lost_late_share <= 0.01)
-_STOPPED: dict[str, Any] = {
-    "target": ("0 lost, no wait > 2 s", lambda r: _nothing(r) and _no_wait(r)),
-    "gateway": (
-        "no 503, only requests in progress lost, no wait > 2 s",
-        lambda r: _nothing_new(r) and _no_wait(r),
-    ),
-}
 ROWS = (
     Row(name="none", target=_NONE),
     Row(name="503", faults=("503",), target=_NONE),
@@ -240,20 +207,4 @@ ROWS = (
             lambda r: r.lost_share <= 0.01 and _poison(r),
         ),
     ),
-    Row(name="picker SIGTERM", signal=signal.SIGTERM, target=_NONE),
-    Row(
-        name="picker SIGKILL",
-        signal=signal.SIGKILL,
-        target=_NONE,
-        gateway=("only requests in progress lost", _nothing_new),
-    ),
-    Row(name="picker SIGSTOP", signal=signal.SIGSTOP, stopped_s=20.0, **_STOPPED),
-    Row(
-        name="picker SIGSTOP 100/s",
-        signal=signal.SIGSTOP,
-        stopped_s=20.0,
-        rate_per_s=100.0,
-        **_STOPPED,
-    ),
-    Row(name="picker stops for 2 s", signal=signal.SIGSTOP, stopped_s=2.0, **_STOPPED),
 )

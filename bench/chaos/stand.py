@@ -23,6 +23,7 @@ import aiohttp
 import orjson
 import yaml
 
+from bench.chaos.asking import Names
 from bench.chaos.guard import Child, Guard
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import find_binary
@@ -113,6 +114,12 @@ class Stand:
         self._envoys = 0
 
     # Files.
+
+    def names_of_one(self, model: str) -> Names:
+        """Return the names of a fleet whose endpoints all serve one model."""
+        return Names(
+            model_at=dict.fromkeys(self.addresses, model), allowed={model: frozenset({model})}
+        )
 
     def settings_file(self, index: int) -> Path:
         """Return the path of one picker's settings file."""

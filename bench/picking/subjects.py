@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
 import shutil
 import sys
 import time
@@ -13,19 +12,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 import yaml
 
-from bench.cpu import cpu_s
 from laar.core.membership import EndpointSpec
 from laar.envoy.endpoints_file import write_eds
 from laar.envoy.options import BootstrapOptions
-from laar.envoy.process import EnvoyProcess, dying_with_us
+from laar.envoy.process import EnvoyProcess
 from laar.errors import SettingError
 from laar_lab.live.bootstraps import AnyShape, render
 from laar_lab.live.processes import free_ports
+from laar_lab.race.processes import cpu_s, process
 
 __all__ = [
     "ALONE",
@@ -38,7 +37,6 @@ __all__ = [
     "endpoints",
     "laar_with",
     "other_sources",
-    "peer",
     "running",
 ]
 
@@ -73,16 +71,11 @@ class Subject:
         argv: returns its command; None for Envoy without a picker.
         usual: whether, in the native shape, its Envoy sends the headers before the body, as is
             usual for pickers.
-        health: Envoy's health check: laar's service at the ext_proc port, another service at the
-            health port, or none.
-        service: name of the other service.
     """
 
     name: str
     argv: Argv | None
     usual: bool = False
-    health: Literal["laar's", "port", "nobody"] = "laar's"
-    service: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,36 +144,6 @@ def other_sources(named: str) -> Subject:
     return Subject(name=name, argv=lambda place: ["env", f"PYTHONPATH={path}", *laar_argv(place)])
 
 
-def peer(named: str, service: str = "") -> Subject:
-    """Return another picker that speaks the protocol, given as ``name=command``.
-
-    In the command, ``{port}`` is the ext_proc port (without TLS), ``{health_port}`` the port of its
-    gRPC health service, ``{admin_port}`` a free port, ``{endpoints}`` the endpoints,
-    comma-separated, and ``{directory}`` an empty directory. Without ``{health_port}``, Envoy makes
-    no health checks.
-
-    Args:
-        named: name and command.
-        service: service name for its health checks.
-    """
-    name, command = _named(named)
-    health: Literal["port", "nobody"] = "port" if "{health_port}" in command else "nobody"
-
-    def argv(place: Place) -> Sequence[str]:
-        return [
-            part.format(
-                port=place.port,
-                health_port=place.health_port,
-                admin_port=place.admin_port,
-                endpoints=",".join(place.addresses),
-                directory=place.directory,
-            )
-            for part in shlex.split(command)
-        ]
-
-    return Subject(name=name, argv=argv, usual=True, health=health, service=service)
-
-
 def _named(text: str) -> tuple[str, str]:
     name, is_there, value = text.partition("=")
     if not (name and is_there and value):
@@ -195,7 +158,7 @@ async def endpoints(directory: Path, count: int) -> AsyncIterator[list[int]]:
     spec = directory / "endpoints-spec.json"
     spec.write_bytes(orjson.dumps([{"port": port} for port in ports]))
     command = [sys.executable, "-m", "bench.instant", str(spec)]
-    async with _process("endpoints", command, directory / "endpoints.log", ports[-1]):
+    async with _listening("endpoints", command, directory / "endpoints.log", ports[-1]):
         yield ports
 
 
@@ -229,12 +192,9 @@ async def running(
         return
     if subject.usual and shape != "full-duplex":
         _send_headers_first(bootstrap)
-    if subject.health != "laar's":
-        port = place.health_port if subject.health == "port" else None
-        _ask_elsewhere(bootstrap, port, subject.service)
     command = subject.argv(place)
     async with (
-        _process(subject.name, command, directory / "picker.log", place.port) as pid,
+        _listening(subject.name, command, directory / "picker.log", place.port) as pid,
         EnvoyProcess(bootstrap, directory) as envoy,
     ):
         yield _as_running(subject, envoy, pid)
@@ -247,20 +207,6 @@ def _as_running(subject: Subject, envoy: EnvoyProcess, pid: int | None) -> Runni
         picker=pid,
         envoy=envoy.pid,
     )
-
-
-def _ask_elsewhere(bootstrap: dict[str, Any], port: int | None, service: str) -> None:
-    """Move Envoy's health checks of the picker to a different port, or remove them."""
-    clusters = bootstrap["static_resources"]["clusters"]
-    (picker,) = (one for one in clusters if "health_checks" in one)
-    if port is None:
-        del picker["health_checks"]
-        return
-    check = {"grpc_health_check": {"service_name": service} if service else {}}
-    picker["health_checks"] = [one | check for one in picker["health_checks"]]
-    for place in picker["load_assignment"]["endpoints"]:
-        for one in place["lb_endpoints"]:
-            one["endpoint"]["health_check_config"] = {"port_value": port}
 
 
 _AS_ALL_ROUTES = {
@@ -295,29 +241,19 @@ def _send_headers_first(bootstrap: dict[str, Any]) -> None:
 
 
 @asynccontextmanager
-async def _process(
+async def _listening(
     name: str, command: Sequence[str], log_path: Path, port: int
 ) -> AsyncIterator[int]:
     """Run a process that listens at a port; yield its id."""
-    with log_path.open("wb") as log:
-        process = await asyncio.create_subprocess_exec(
-            *dying_with_us([shutil.which(command[0]) or command[0], *command[1:]]),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
-    try:
+    program = shutil.which(command[0]) or command[0]
+    async with process([program, *command[1:]], log_path) as started:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not await _listens(port):
-            if process.returncode is not None or time.monotonic() > deadline:
+            if started.returncode is not None or time.monotonic() > deadline:
                 tail = log_path.read_text(errors="replace")[-2000:]  # noqa: ASYNC240 - the end
                 raise RuntimeError(f"{name} did not start:\n{tail}")
             await asyncio.sleep(0.05)
-        yield process.pid
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        yield started.pid
 
 
 async def _listens(port: int) -> bool:

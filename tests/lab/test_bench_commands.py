@@ -77,7 +77,7 @@ def test_help_starts_nothing(name: str, capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ("nothing", "no 'nothing'; there are: context"),
+        ("nothing", "no 'nothing'; there are: decision"),
         ("decision chaos", "chaos runs alone"),
         ("decision --quick", "unrecognized arguments: --quick"),
         ("hooked nothing", "no 'nothing'; there are: langchain stuff"),
@@ -103,9 +103,9 @@ def test_a_useless_option_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("words", "why"), [("--peer epp", "'epp' is not NAME=VALUE"), ("--before old=no", "no has no")]
+    ("words", "why"), [("--before a", "'a' is not NAME=VALUE"), ("--before old=no", "no has no")]
 )
-def test_a_useless_peer_is_refused(
+def test_useless_sources_are_refused(
     words: str, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["picker", "--parts", "cpu", *words.split()]) == 2

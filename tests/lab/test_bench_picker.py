@@ -1,15 +1,14 @@
-"""`python -m bench picker` counts its load correctly, and can measure other pickers."""
+"""`python -m bench picker` counts its load correctly."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 from bench.figures import Figures
 from bench.picking.load import Load, bodies
 from bench.picking.parts import Costs, cpu
-from bench.picking.subjects import ALONE, LAAR, endpoints, peer
+from bench.picking.subjects import ALONE, LAAR, NOOP, endpoints
 
 
 @pytest.mark.parametrize("chunks", [None, 1, 5])
@@ -32,14 +31,11 @@ def test_bodies_have_the_requested_size_and_share_half() -> None:
 
 
 @pytest.mark.slow
-async def test_another_picker_is_measured_next_to_laar() -> None:
-    module = f"{sys.executable} -m bench.noop_picker"
-    other = peer(f"other={module} --port {{port}} --endpoint {{endpoints}}")
+async def test_pickers_are_measured_by_turns() -> None:
     figures, costs = Figures(), Costs()
-    await cpu(figures, costs, [other, LAAR, ALONE], 0.01)
+    await cpu(figures, costs, [NOOP, LAAR, ALONE], 0.01)
     short = costs.pickers["native", "1 KB"]
-    assert short["other"] > 0.0
+    assert short[NOOP.name] > 0.0
     assert short["laar"] > 0.0
     assert short["Envoy alone"] == 0.0
     assert costs.envoys["full duplex", "1 MB"]["Envoy alone"] > 0.0
-    assert not any(one.target for one in figures.found if "laar / the other" in one.name)

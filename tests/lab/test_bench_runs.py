@@ -15,21 +15,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 
-SHORT_LOADS = """
-for make in (rag.topic, rag.zipf, rag.disjoint):
-    short = lambda *given, make=make, requests=50, **named: make(
-        *given, requests=min(requests, 850), **named
-    )
-    setattr(rag, make.__name__, short)
-"""
-
 RUNS = {
-    "context": (SHORT_LOADS, (), "share of documents"),
     "decision": ("FLEETS, REQUESTS, COLD_EVERY_S = (5,), 20, 0.0", (), "of the cold row"),
-    "flow": ("WAITING = 200", (), "pack a batch from 1,000 prefills"),
     "hooked": ("LEARNT, SCORED, SIZES = 5, 5, (6,)", ("json tool",), "at most"),
-    "precise": ("REQUESTS = 50", (), "events and token ids"),
-    "prefix": ("PROMPT_BYTES, TURNS, CHURN = 4_000, 3, 3_000", (), "churn"),
     "prompts": ("", ("langchain stuff", "--chunks", "20", "--learnt", "20"), "order matters"),
     "stall": ("LEAD_S = 1.0", ("--rows", "pause 0.5", "--shapes", "native"), "targets missed"),
     "templates": ("TALKS = 2", ("qwen3",), "difference at most"),

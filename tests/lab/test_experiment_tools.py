@@ -173,7 +173,6 @@ def test_claims_are_not_judged_on_user_selected_policies_or_workloads(
     "told",
     [
         ["run", "nope"],
-        ["run", "engine-validation", "--backend", "nope"],
         ["run", "engine-validation", "--jobs", "1", "--plot", "/nowhere/at/all.png"],
         ["replay", "missing.jsonl", "--fleet", "missing.yaml"],
     ],
@@ -206,7 +205,6 @@ def test_experiments_are_listed_with_their_claims() -> None:
         pytest.param("laar-ttca", marks=pytest.mark.slow),
         pytest.param("gorgo-saturation", marks=pytest.mark.slow),
         pytest.param("context-hits", marks=pytest.mark.slow),
-        pytest.param("medha-iterations", marks=pytest.mark.slow),
     ],
 )
 def test_a_quick_run_yields_the_same_bytes_with_any_number_of_processes(
@@ -219,10 +217,6 @@ def test_a_quick_run_yields_the_same_bytes_with_any_number_of_processes(
         assert RUN.invoke(app, ["lab", *told]).exit_code == 0
         written.append(path.read_bytes())
     assert written[0] == written[1] == written[2]
-
-
-def _square(number: int) -> int:
-    return number * number
 
 
 def _named(name: str, seed: int) -> str:
@@ -243,20 +237,13 @@ def test_a_sweep_resumes_after_a_stop(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
     for many in (3, 5, 5):
-        with placed("loky", 2), kept_in(tmp_path / "kept"):
+        with placed(2), kept_in(tmp_path / "kept"):
             squares = sweep(_noted, [(n, notes) for n in range(many)], label="")
         assert squares == [n * n for n in range(many)]
     assert sorted(path.name.split()[0] for path in notes.iterdir()) == list("01234")
-    with placed("loky", 2):
+    with placed(2):
         sweep(_noted, [(0, notes)], label="")
     assert len(list(notes.iterdir())) == 6, "without a directory no results are kept"
-
-
-@pytest.mark.slow
-def test_a_sweep_runs_on_a_dask_cluster() -> None:
-    pytest.importorskip("distributed", reason="dask is not installed: pip install distributed")
-    with placed("dask", 2):
-        assert sweep(_square, [(n,) for n in range(20)], label="") == [n * n for n in range(20)]
 
 
 # -- traces and replay -------------------------------------------------------------------------
@@ -380,7 +367,7 @@ def test_workers_round_numbers_as_the_stored_runs_did(
 ) -> None:
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
     get_reusable_executor().shutdown(wait=True)
-    with placed("loky", 2):
+    with placed(2):
         kernels = joblib.Parallel()(joblib.delayed(kernel_of_this_process)() for _ in range(2))
     get_reusable_executor().shutdown(wait=True)
     assert kernels == [KERNEL] * 2

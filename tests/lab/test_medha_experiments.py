@@ -8,11 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from laar_lab.experiments.medha_iterations import gaps
-from laar_lab.experiments.medha_parallelism import latencies
-from laar_lab.experiments.medha_picker import serve
 from laar_lab.experiments.medha_policies import outcome
-from laar_lab.experiments.medha_pool import pool
 from laar_lab.experiments.medha_runs import MEDHA, NON_PREEMPTIVE, SARATHI, over, run
 from laar_lab.workloads.medha_mix import LONG_FROM_TOKENS, Mix, jobs
 from laar_lab.workloads.overload import LOAD, asks, overload, weight
@@ -55,37 +51,11 @@ def test_a_convoy_forms_without_preemption_and_not_with_medha() -> None:
     assert median[NON_PREEMPTIVE] > 30 * median[MEDHA]
 
 
-def test_adaptive_chunks_meet_the_target_and_static_ones_do_not() -> None:
-    adaptive, static = (gaps(row, 60_000, 5)["p99_ms"] for row in ("adaptive", "static 2048"))
-    assert adaptive <= 1.2 * 20.0 < static
-
-
-@pytest.mark.slow
-def test_medha_completes_more_long_requests_than_a_reserved_pool() -> None:
-    mix = Mix(rate=1.0, duration_s=40.0, long_share=0.3)
-    completed = {system: pool(system, mix, 1000)["longs"] for system in ("medha", "reserved")}
-    assert completed["medha"] > completed["reserved"]
-
-
 @pytest.mark.parametrize("order", ["medha", "fcfs"])
 def test_an_isolated_request_takes_its_reference_time(order: str) -> None:
     seen = outcome(order, Mix(rate=0.002, duration_s=2500.0, long_share=0.5), 1002)
     assert 1.0 <= seen["median"] < 3.0  # the last chunk has to pass both stages
     assert seen["within"] == 1.0
-
-
-def test_both_layouts_serve_all_requests() -> None:
-    mix = Mix(rate=0.5, duration_s=4.0, long_scale=2.0)
-    for layout in ("2D: 8 stages", "3D: 4 stages, 2 KV groups"):
-        assert all(map(math.isfinite, latencies(layout, "cycle", mix, 1000).values()))
-
-
-@pytest.mark.slow  # as `laar lab results --check` runs the same
-def test_the_queue_of_the_picker_answers_all_requests_and_helps() -> None:
-    ours, theirs = (serve(route, 60.0, 1000) for route in ("slack", "arrival"))
-    assert (ours["left"], theirs["left"]) == (0, 0)
-    assert theirs["within"] < 0.7  # confirms that the load is too high
-    assert ours["within"] >= 1.25 * theirs["within"]
 
 
 def test_an_overload_at_a_different_rate_changes_only_the_spacing() -> None:

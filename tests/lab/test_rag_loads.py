@@ -52,9 +52,3 @@ def test_routing_by_prefix_is_worth_more_than_round_robin():
     turns = rag.replay(load, routing="round-robin", **args)
     assert rag.replay(load, **args).hit > 1.3 * turns.hit
     assert turns.skew == 1.0
-
-
-def test_sorted_documents_are_found_cached_more_often():
-    load = rag.topic(0, requests=400)
-    args = {"endpoints": 1, "capacity_docs": None, "reorder": False}
-    assert rag.replay(load, order=sorted, **args).hit > rag.replay(load, **args).hit

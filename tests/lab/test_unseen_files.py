@@ -67,7 +67,7 @@ def test_remarks_refer_to_the_given_fleet(tmp_path: Path) -> None:
     )
     experiment = find_experiment("laar-ttca")
     scope = experiment.scope(2, quick=True, fleet=file)
-    with placed("loky", 1):
+    with placed(1):
         report = experiment.run(scope)
     experiment.judged(report, scope)
     told = " ".join(report.remarks)

@@ -308,7 +308,6 @@ def test_every_slot_is_matched_in_one_walk(slots: int) -> None:
 
 @pytest.mark.long
 def test_memory_stays_within_its_limit_under_churn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fast version of `python -m bench prefix`, with the memory that Python counts."""
     monkeypatch.setattr("laar.prefix.blocks.MAX_KNOWN", 1)  # so that only the index counts
     rng, limit = random.Random(3), 1 << 20
     system = [text(seed, 2000) for seed in range(5)]

@@ -1,8 +1,7 @@
-"""Run many independent cases on all cores or on a cluster.
+"""Run many independent cases on all cores.
 
-joblib does the work, so its backends apply: processes on this machine, or a cluster inside
-`joblib.parallel_config(backend="dask")` or `"ray"`. Results are in the order of the cases, not of
-completion, so the outcome of a sweep does not depend on where it ran.
+Results are in the order of the cases, not of completion, so the outcome of a sweep does not depend
+on the number of processes.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,10 +20,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import laar
-from laar.errors import SettingError, unknown
-
-BACKENDS = ("loky", "dask", "ray")
-"""Where runs execute: processes on this machine, or a cluster."""
 
 _LINE_EVERY_S = 60.0
 PACKAGES = (Path(laar.__file__).parent, Path(__file__).parent)
@@ -55,9 +49,7 @@ def sweep(run: Callable[..., _T], cases: Sequence[tuple[Any, ...]], *, label: st
     ) as bar:
         kept = joblib.Memory(_kept.get(), verbose=0).cache(run)
         jobs = (joblib.delayed(kept)(*case) for case in cases)
-        backend, _ = joblib.parallel.get_active_backend()
-        streams = backend.supports_return_generator  # Ray's can't: the bar moves at the end
-        results = joblib.Parallel(return_as="generator" if streams else "list")(jobs)
+        results = joblib.Parallel(return_as="generator")(jobs)
         lines = None if bar.console.is_terminal else _Lines(label, len(cases), bar.console)
         done = []
         for result in bar.track(results, total=len(cases), description=label):
@@ -119,36 +111,11 @@ def has_kernel() -> bool:
 
 
 @contextmanager
-def placed(backend: str, jobs: int) -> Iterator[None]:
-    """Run the sweeps in this block on a backend.
-
-    Dask connects to the scheduler at ``DASK_SCHEDULER_ADDRESS``, or starts one on this machine; Ray
-    likewise joins the cluster that its environment names.
-
-    Args:
-        backend: one of `BACKENDS`.
-        jobs: number of runs at a time; -1 for one per core.
-
-    Raises:
-        SettingError: the backend is unknown or not installed.
-    """
-    if backend not in BACKENDS:
-        raise SettingError(f"--backend: {unknown('backend', backend, BACKENDS)}")
+def placed(jobs: int) -> Iterator[None]:
+    """Run the sweeps in this block in `jobs` processes; -1 for one per core."""
     if has_kernel():
         os.environ["OPENBLAS_CORETYPE"] = KERNEL  # workers read this when they import NumPy
-    try:
-        if backend == "dask":
-            client = import_module("distributed").Client
-            with client(), joblib.parallel_config(backend="dask", n_jobs=jobs):
-                yield
-            return
-        if backend == "ray":
-            import_module("ray.util.joblib").register_ray()
-    except ImportError as error:
-        raise SettingError(
-            f"--backend {backend}: {error.name} is not installed; install `{backend}`"
-        ) from None
-    with joblib.parallel_config(backend=backend, n_jobs=jobs):
+    with joblib.parallel_config(backend="loky", n_jobs=jobs):
         yield
 
 
@@ -157,8 +124,8 @@ def kept_in(directory: Path | None, read: Iterable[Path | None] = ()) -> Iterato
     """Within this block, store the finished runs of sweeps, and reuse stored runs.
 
     Args:
-        directory: where to store runs, shared with workers on other machines; None to store
-            nothing. Runs stored there for other sources, files or cases are left alone.
+        directory: where to store runs; None to store nothing. Runs stored there for other sources,
+            files or cases are left alone.
         read: files, and directories of files, that the runs read.
     """
     token = _kept.set(directory / _state(read) if directory else None)

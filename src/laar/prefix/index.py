@@ -48,7 +48,7 @@ DEFAULT_CAPACITY_BYTES = 2_000_000
 
 SEGMENT_BYTES = 300
 USE_BYTES = 420
-"""Python's overhead for one segment and one use, measured by ``bench prefix`` with tracemalloc."""
+"""Python's overhead for one segment and one use, measured with tracemalloc."""
 
 LEAST_MISS_BYTES = 4096
 """A missing prefix shorter than this is ignored: engines round down by up to 128 tokens."""

@@ -5,8 +5,8 @@ after the other, on all 16 devices as two plain stages. This makes a lone long p
 as with a stream pipeline, or with context parallelism over two servers. The ratio is so large that
 the claim holds anyway (the row `sarathi` uses the same plain pipeline, with chunks).
 
-Neither rival is stable at this load (see `medha-capacity`), so their times and the ratios grow with
-the length of the run. Medha's times do not.
+Neither rival is stable at this load (`lab/retired/medha-capacity.json`), so their times and the
+ratios grow with the length of the run. Medha's times do not.
 """
 
 from __future__ import annotations

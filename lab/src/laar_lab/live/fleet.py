@@ -1,4 +1,4 @@
-"""Start the demo fleet: simulated endpoints, the picker and a real Envoy on free loopback ports."""
+"""Start the demo fleet, or a picker and Envoy before any engines, on free loopback ports."""
 
 from __future__ import annotations
 
@@ -36,21 +36,6 @@ class Fleet:
     models: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
-    """A simulated endpoint to start.
-
-    Args:
-        model: the model it serves.
-        arguments: arguments of `laar sim-endpoint`, without the port.
-        names: models that the picker lists for the endpoint.
-    """
-
-    model: str
-    arguments: Sequence[str]
-    names: Sequence[str]
-
-
 @asynccontextmanager
 async def running_fleet(
     directory: Path,
@@ -74,33 +59,41 @@ async def running_fleet(
     Raises:
         LaarError: a process did not start; the message includes the end of its log.
     """
-    endpoints = [
-        Endpoint(
-            model=model,
-            arguments=(
-                *("--fleet-model", model, "--served-name", model, "--served-name", ALIAS),
-                *("--time-scale", str(time_scale)),
-            ),
-            names=(model, ALIAS),
-        )
-        for model in AccuracySurface.load().models
-    ]
+    served = [*AccuracySurface.load().models]
+    ports = free_ports(len(served))
+    models = {f"127.0.0.1:{at}": model for at, model in zip(ports, served, strict=True)}
     with as_file(files("laar_lab.sim") / "data" / "laar-fleet.capability.json") as artifact:
         measured = directory / "capability.json"
         measured.write_bytes(_in_real_seconds(artifact.read_bytes(), time_scale))
-        settings: dict[str, dict[str, object]] = {
-            "accuracy": {"capability": str(measured.absolute())},
-            # The fleet runs faster than real time, and load-aware must not rely on stale readings.
-            "readings": {"scrape_interval_s": 0.2},
-            # A plug-in's policy is available only if the settings list it.
-            "routing": {"baselines": {name: {} for name in policies if name != "laar"}},
-        }
-        for section, changed in (changes or {}).items():
-            settings[section] = {**settings.get(section, {}), **changed}
-        async with started_fleet(
-            directory, endpoints, settings, port=port, admin_port=admin_port
-        ) as fleet:
-            yield fleet
+    settings: dict[str, dict[str, object]] = {
+        "accuracy": {"capability": str(measured.absolute())},
+        # The fleet runs faster than real time, and load-aware must not rely on stale readings.
+        "readings": {"scrape_interval_s": 0.2},
+        # A plug-in's policy is available only if the settings list it.
+        "routing": {"baselines": {name: {} for name in policies if name != "laar"}},
+    }
+    for section, changed in (changes or {}).items():
+        settings[section] = {**settings.get(section, {}), **changed}
+    engines = {
+        address: _engine(directory, address, model, time_scale) for address, model in models.items()
+    }
+    async with AsyncExitStack() as stack:
+        await start_all(stack, [*engines.values()])
+        names = {address: (model, ALIAS) for address, model in models.items()}
+        started = gateway(directory, names, settings, port=port, admin_port=admin_port)
+        running = await stack.enter_async_context(started)
+        for address, engine in engines.items():
+            await wait_for(f"http://{address}/health", engine)
+        yield Fleet(url=running.url, admin_url=running.admin_url, models=models)
+
+
+def _engine(directory: Path, address: str, model: str, time_scale: float) -> LaarProcess:
+    port = address.rpartition(":")[2]
+    told = ("--fleet-model", model, "--served-name", model, "--served-name", ALIAS)
+    return LaarProcess(
+        ("sim-endpoint", "--port", port, *told, "--time-scale", str(time_scale)),
+        directory / f"endpoint-{port}.log",
+    )
 
 
 def _in_real_seconds(artifact: bytes, time_scale: float) -> bytes:
@@ -113,83 +106,72 @@ def _in_real_seconds(artifact: bytes, time_scale: float) -> bytes:
     return orjson.dumps(document)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gateway:
+    """A picker and its Envoy.
+
+    Args:
+        url: URL of Envoy.
+        admin_url: URL of the picker's admin port.
+        pids: their process ids.
+    """
+
+    url: str
+    admin_url: str
+    pids: tuple[int, ...]
+
+
 @asynccontextmanager
-async def started_fleet(
+async def gateway(
     directory: Path,
-    endpoints: Sequence[Endpoint],
+    names: Mapping[str, Sequence[str]],
     settings: Mapping[str, Any],
     *,
     port: int = 0,
     admin_port: int = 0,
-) -> AsyncIterator[Fleet]:
-    """Start endpoints, Envoy and a picker with these settings, and stop them after the block.
+) -> AsyncIterator[Gateway]:
+    """Start a picker with these settings and its Envoy, and stop them after the block.
+
+    Args:
+        directory: directory for settings, logs and the endpoints file.
+        names: models of each endpoint, by address.
+        settings: the picker's settings, except for its ports and endpoints.
+        port: Envoy's port; 0 for a free one.
+        admin_port: the picker's admin port; 0 for a free one.
 
     Raises:
         LaarError: a process did not start; the message includes the end of its log.
     """
-    *endpoint_ports, ext_proc, health, admin = free_ports(len(endpoints) + 3)
+    ext_proc, health, admin = free_ports(3)
     admin = admin_port or admin
-    by_address = {
-        f"127.0.0.1:{endpoint_port}": endpoint
-        for endpoint_port, endpoint in zip(endpoint_ports, endpoints, strict=True)
-    }
-    processes = [
-        LaarProcess(
-            ("sim-endpoint", "--port", address.rpartition(":")[2], *endpoint.arguments),
-            directory / f"endpoint-{address.rpartition(':')[2]}.log",
-        )
-        for address, endpoint in by_address.items()
-    ]
-    envoy_directory = directory / "envoy"
-    envoy_directory.mkdir()
-    written = _write_settings(
-        directory,
-        {address: endpoint.names for address, endpoint in by_address.items()},
-        {
-            "listen": {
-                "ext_proc": f"127.0.0.1:{ext_proc}",
-                "health": f"127.0.0.1:{health}",
-                "admin": f"127.0.0.1:{admin}",
-                **settings.get("listen", {}),
-            },
-            "envoy": {"eds_file": str(envoy_directory / "endpoints.json")},
-            "shutdown": {"drain_s": 0.0, "grace_s": 2.0},
-            **{name: given for name, given in settings.items() if name != "listen"},
+    eds = directory / "envoy" / "endpoints.json"
+    eds.parent.mkdir()
+    document = {
+        **settings,
+        "listen": {
+            "ext_proc": f"127.0.0.1:{ext_proc}",
+            "health": f"127.0.0.1:{health}",
+            "admin": f"127.0.0.1:{admin}",
         },
-    )
-    picker = LaarProcess(("serve", "-c", str(written)), directory / "picker.log")
-    async with AsyncExitStack() as stack:
-        await start_all(stack, [*processes, picker])
-        for address, process in zip(by_address, processes, strict=True):
-            await wait_for(f"http://{address}/health", process)
-        await wait_for(f"http://127.0.0.1:{admin}/readyz", picker)
-        bootstrap = render(
-            "standalone",
-            BootstrapOptions(
-                picker=f"127.0.0.1:{ext_proc}",
-                listen_host="127.0.0.1",
-                listen_port=port,
-                ready_port=0,
-                admin_port=0,
-                eds_path=str(envoy_directory / "endpoints.json"),
-            ),
-        )
-        envoy = await stack.enter_async_context(EnvoyProcess(bootstrap, directory))
-        yield Fleet(
-            url=envoy.url(),
-            admin_url=f"http://127.0.0.1:{admin}",
-            models={address: endpoint.model for address, endpoint in by_address.items()},
-        )
-
-
-def _write_settings(
-    directory: Path, names: Mapping[str, Sequence[str]], settings: Mapping[str, object]
-) -> Path:
-    """Write an endpoints file and the settings, as a user would."""
-    endpoints_file = directory / "endpoints.yaml"
-    listed = [{"address": address, "models": list(models)} for address, models in names.items()]
-    endpoints_file.write_text(yaml.safe_dump({"endpoints": listed}))
+        "envoy": {"eds_file": str(eds)},
+        "endpoints": [{"address": at, "models": list(models)} for at, models in names.items()],
+        "shutdown": {"drain_s": 0.0, "grace_s": 1.0},
+    }
     path = directory / "laar.yaml"
-    document = {"endpoints_file": str(endpoints_file), **settings}
     path.write_text(yaml.safe_dump(document, sort_keys=False))
-    return path
+    async with LaarProcess(("serve", "-c", str(path)), directory / "picker.log") as picker:
+        await wait_for(f"http://127.0.0.1:{admin}/readyz", picker)
+        options = BootstrapOptions(
+            picker=f"127.0.0.1:{ext_proc}",
+            listen_host="127.0.0.1",
+            listen_port=port,
+            ready_port=0,
+            admin_port=0,
+            eds_path=str(eds),
+        )
+        async with EnvoyProcess(render("standalone", options), directory) as envoy:
+            yield Gateway(
+                url=envoy.url(),
+                admin_url=f"http://127.0.0.1:{admin}",
+                pids=(picker.pid, envoy.pid),
+            )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -16,17 +15,15 @@ from laar.errors import LaarError
 
 _START_S = 60.0
 _STOP_S = 10.0
-_TICKS = os.sysconf("SC_CLK_TCK")
 _LOG_TAIL_CHARS = 2000
 
 
 def cpu_s(pid: int) -> float:
-    """Return the CPU seconds of a process including its threads; 0 if it has ended."""
+    """Return the CPU seconds of a process and its threads, from its clock; 0 if it has ended."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return time.clock_gettime_ns((~pid << 3) | 2) / 1e9
     except OSError:
         return 0.0
-    return (int(stat[11]) + int(stat[12])) / _TICKS
 
 
 @asynccontextmanager

@@ -13,14 +13,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
-from laar.envoy.bootstrap import render
-from laar.envoy.options import BootstrapOptions
-from laar.envoy.process import EnvoyProcess
 from laar.errors import SettingError
 from laar.settings.settings import load
-from laar_lab.live.processes import LaarProcess, free_ports, wait_for
+from laar_lab.live.fleet import gateway
+from laar_lab.live.processes import free_ports
 from laar_lab.policy_text import parse_policy
 from laar_lab.race.engines import Engines
 from laar_lab.race.processes import answers, cpu_s, process
@@ -134,40 +130,9 @@ def _of_file(path: Path) -> dict[str, object]:
 async def _laar(
     directory: Path, engines: Engines, chosen: Mapping[str, object], admin_port: int
 ) -> AsyncIterator[Running]:
-    ext_proc, health, admin = free_ports(3)
-    admin = admin_port or admin
-    eds = directory / "endpoints.json"
-    settings = {
-        **chosen,
-        "listen": {
-            "ext_proc": f"127.0.0.1:{ext_proc}",
-            "health": f"127.0.0.1:{health}",
-            "admin": f"127.0.0.1:{admin}",
-        },
-        "envoy": {"eds_file": str(eds)},
-        "endpoints": [
-            {"address": url.removeprefix("http://"), "models": [engines.model]}
-            for url in engines.urls
-        ],
-        "shutdown": {"drain_s": 0.0, "grace_s": 1.0},
-    }
-    path = directory / "laar.yaml"
-    path.write_text(yaml.safe_dump(settings))
-    async with LaarProcess(("serve", "-c", str(path)), directory / "laar.log") as picker:
-        await wait_for(f"http://127.0.0.1:{admin}/readyz", picker)
-        bootstrap = render(
-            "standalone",
-            BootstrapOptions(
-                picker=f"127.0.0.1:{ext_proc}",
-                listen_host="127.0.0.1",
-                listen_port=0,
-                ready_port=0,
-                admin_port=0,
-                eds_path=str(eds),
-            ),
-        )
-        async with EnvoyProcess(bootstrap, directory) as envoy:
-            yield Running(envoy.url(), (picker.pid, envoy.pid))
+    names = {url.removeprefix("http://"): (engines.model,) for url in engines.urls}
+    async with gateway(directory, names, chosen, admin_port=admin_port) as started:
+        yield Running(started.url, started.pids)
 
 
 @asynccontextmanager

@@ -1,9 +1,9 @@
 """Retrieval loads and a fleet of document caches, to measure what the context hook gains.
 
-There are four seeded loads: `topic` (documents of one topic together, with some noise; the top
+There are three seeded loads: `topic` (documents of one topic together, with some noise; the top
 fifth of the documents get 57 % of accesses, as in NarrativeQA according to the paper's Figure 3),
-`drifting` (the same with topics that come and go), `zipf` (independent documents without topics,
-which is pessimistic; s = 1.0 resembles MultihopRAG, 0.6 QASPER) and `disjoint` (nothing is shared).
+`zipf` (independent documents without topics, which is pessimistic; s = 1.0 resembles MultihopRAG,
+0.6 QASPER) and `disjoint` (nothing is shared).
 `replay` sends a load through an aligner to endpoints that each have an `EngineCache`.
 
 Decoding, queueing, prompts around the documents and documents of unequal size are not modeled.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Literal
@@ -44,22 +44,6 @@ def topic(
     live = list(range(topics))
     of_topics, of_docs = _weights(topics, 1.0), _weights(topic_docs, 0.8)
     return [_about(rng, live, of_topics, of_docs, docs, noise) for _ in range(requests)]
-
-
-def drifting(seed: int, *, requests: int = 5000, lasts: int = 1000, topics: int = 50) -> Load:
-    """Draw a load like `topic`, in which a topic is replaced after `lasts` requests on average.
-
-    A new topic replaces a random one, popular or not, and has new documents.
-    """
-    rng = np.random.default_rng(seed)
-    live = list(range(topics))
-    of_topics, of_docs = _weights(topics, 1.0), _weights(20, 0.8)
-    load: Load = []
-    for number in range(requests):
-        if number % (lasts // topics) == 0:
-            live[int(rng.integers(topics))] = topics + number
-        load.append(_about(rng, live, of_topics, of_docs, docs=15, noise=3))
-    return load
 
 
 def _about(
@@ -163,7 +147,6 @@ def replay(
     routing: Routing = "prefix",
     valve: float = 1.1,
     interval_s: float = 0.05,
-    order: Callable[[Sequence[int]], Sequence[int]] | None = None,
 ) -> Replay:
     """Send a load, one request after another.
 
@@ -176,7 +159,6 @@ def replay(
             `valve` times their fair share (plus 5); ties go to the least loaded.
         valve: see `routing`.
         interval_s: seconds between two requests, for the index's clock.
-        order: another way to order a request's documents, instead of `reorder`.
     """
     whole = endpoints * capacity_docs if capacity_docs else 10**9
     caches = [
@@ -190,8 +172,6 @@ def replay(
         docs: Sequence[int] = hashed(context)
         if reorder:
             docs = [docs[at] for at in index.align(0, 0, docs, i * interval_s)]
-        elif order is not None:
-            docs = order(docs)
         if routing == "prefix":
             limit = valve * i / endpoints + 5
             open_ = [e for e in range(endpoints) if sent[e] <= limit]

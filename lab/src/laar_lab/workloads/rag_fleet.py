@@ -6,7 +6,7 @@ the end of their last common document. The hook reads real bodies; only the orde
 results is applied to the simulated prompt.
 
 Documents of unequal length are not modeled, nor is the picker's latency (see `python -m bench
-context`).
+hooked`).
 """
 
 from __future__ import annotations

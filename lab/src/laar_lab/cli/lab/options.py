@@ -22,9 +22,6 @@ Data = Annotated[
         "conversation-trace.jsonl, or .gz), for experiments that use it."
     ),
 ]
-Backend = Annotated[
-    str, typer.Option(help="Backend that executes the runs: loky (this machine), dask or ray.")
-]
 Jobs = Annotated[int, typer.Option(help="Number of concurrent runs; -1 for one per core.")]
 Keep = Annotated[
     Path | None,

@@ -11,7 +11,6 @@ import typer
 from laar.cli.terminal import check_places
 from laar.errors import SettingError
 from laar_lab.cli.lab.options import (
-    Backend,
     BlockTokens,
     Jobs,
     Json,
@@ -91,7 +90,6 @@ def replay(
     ] = 0,
     json: Json = None,
     plot: Plot = None,
-    backend: Backend = "loky",
     jobs: Jobs = -1,
     keep: Keep = None,
 ) -> None:
@@ -126,7 +124,7 @@ def replay(
         max_in_flight=max_in_flight,
         seed=seed,
     )
-    with placed(backend, jobs), kept_in(keep, given.files):
+    with placed(jobs), kept_in(keep, given.files):
         report = run_replay(given, policy or ["laar", "least-loaded", "session-affinity"])
     show(report, lab_console())
     if json:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from laar_lab.cli.lab.options import NOT_HELD, Backend, Data, Jobs, Keep, lab_console
+from laar_lab.cli.lab.options import NOT_HELD, Data, Jobs, Keep, lab_console
 
 if TYPE_CHECKING:
     from laar_lab.results import Stored
@@ -40,7 +40,6 @@ def results(
         ),
     ] = False,
     data: Data = None,
-    backend: Backend = "loky",
     jobs: Jobs = -1,
     keep: Keep = None,
 ) -> None:
@@ -60,7 +59,7 @@ def results(
     known = {name: each for name, each in all_experiments().items() if each.claims}
     stored = load(directory)
     if check:
-        with placed(backend, jobs), kept_in(keep, (data,)):
+        with placed(jobs), kept_in(keep, (data,)):
             _check([stored[name] for name in names or stored], directory, minutes, data)
         stored = load(directory)
         write_pages(directory, known, stored)
@@ -81,7 +80,7 @@ def results(
         console.print(experiment.name, highlight=False)
         taken = data if "data" in experiment.takes else None
         scope = experiment.scope(None, quick=False, data=taken)
-        with placed(backend, jobs), kept_in(keep, (taken,)):
+        with placed(jobs), kept_in(keep, (taken,)):
             report = experiment.run(scope)
             run = store(directory, experiment, report, scope, commit)
             run = just_made(experiment, run, taken)

@@ -13,7 +13,6 @@ from laar.errors import SettingError
 from laar_lab.cli.lab.options import (
     NO_VERDICT,
     NOT_HELD,
-    Backend,
     Data,
     Jobs,
     Json,
@@ -74,7 +73,6 @@ def run(
     ] = None,
     json: Json = None,
     plot: Plot = None,
-    backend: Backend = "loky",
     jobs: Jobs = -1,
     keep: Keep = None,
 ) -> None:
@@ -101,14 +99,13 @@ def run(
     )
     console = lab_console()
     hours = experiment.hours(len(scope.seeds))
-    if hours > 1.0 and not quick and backend == "loky":
+    if hours > 1.0 and not quick:
         console.print(
             f"{len(scope.seeds)} seeds take {spoken_time(hours)} on two cores. "
-            "--keep DIR makes the run resumable; --backend dask or ray runs it on a cluster; "
-            "fewer --seeds give no verdict.",
+            "--keep DIR makes the run resumable; fewer --seeds give no verdict.",
             highlight=False,
         )
-    with placed(backend, jobs), kept_in(keep, (data, fleet, records)):
+    with placed(jobs), kept_in(keep, (data, fleet, records)):
         report = experiment.run(scope)
     judged = experiment.judged(report, scope)
     show(report, console, judged)
