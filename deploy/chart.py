@@ -1,7 +1,8 @@
 """Build the Helm chart from the overlays: `python -m deploy.chart DIST [IMAGE]`, from the root.
 
-The chart contains each overlay as rendered by kustomize, and one template that applies the values.
-With the default values it installs the same objects as `kubectl apply -k`.
+The chart contains each overlay as rendered by kustomize, one template that applies the values, and
+the objects for monitoring. With an image as the only value it installs the same objects as
+`kubectl apply -k`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import yaml
 from deploy.image import named_values
-from deploy.kustomized import render
+from deploy.kustomized import documents, render
 
 ROOT = Path(__file__).parents[1]
 SHAPES = ("inference-pool", "shared", "standalone")
@@ -29,6 +30,11 @@ def chart_files() -> dict[str, bytes]:
         for path in sorted(chart.rglob("*"))
         if path.is_file()
     }
+    components = ROOT / "deploy" / "components"
+    [rules, board] = render(components / "rules")
+    [monitor] = documents(components / "monitoring" / "podmonitor.yaml")
+    for name, each in (("podMonitor", monitor), ("rules", rules), ("dashboard", board)):
+        found[f"monitoring/{name}.yaml"] = yaml.safe_dump(each, sort_keys=False).encode()
     for shape in SHAPES:
         objects = render(ROOT / "deploy" / "overlays" / shape)
         texts = [yaml.safe_dump(each, sort_keys=False) for each in objects]

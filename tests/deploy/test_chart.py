@@ -34,7 +34,9 @@ def helm(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 def rendered(chart: Path, values: Object) -> dict[tuple[str, str], Object]:
     path = chart.with_name("values.yaml")
-    path.write_text(yaml.safe_dump(values))
+    path.write_text(
+        yaml.safe_dump({"image": {"repository": "your-registry.invalid/laar"}, **values})
+    )
     done = helm("template", "laar", chart, "--values", path, "--namespace", "fleet")
     assert done.returncode == 0, done.stderr
     return by_name([each for each in yaml.safe_load_all(done.stdout) if each])
@@ -82,7 +84,7 @@ def test_chart_values_reach_the_objects(chart: Path) -> None:
     pod = pod_of(made)
     images = {c["image"] for c in pod["spec"]["initContainers"] + pod["spec"]["containers"]}
     assert f"registry.example/laar@sha256:{'0' * 64}" in images
-    assert not any(image.startswith("laar:") for image in images)
+    assert not any(image.startswith("your-registry.invalid") for image in images)
     assert pod["spec"]["imagePullSecrets"] == [{"name": "pull"}]
     assert pod["spec"]["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
     assert made["Deployment", "laar"]["spec"]["replicas"] == 3
@@ -105,6 +107,78 @@ def test_chart_values_reach_the_objects(chart: Path) -> None:
     annotations = pod["metadata"]["annotations"]
     assert annotations["laar.dev/settings"], "changed settings restart the pods"
     assert "laar.dev/settings" not in pod_of(default)["metadata"]["annotations"]
+
+
+def sidecar_of(pod: Object) -> Object:
+    [envoy] = [c for c in pod["spec"]["initContainers"] if c["name"] == "envoy"]
+    found: Object = envoy
+    return found
+
+
+@pytest.mark.parametrize("shape", ["standalone", "shared"])
+def test_what_platform_teams_ask_for_are_values(chart: Path, shape: str) -> None:
+    user = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    values = {
+        "shape": shape,
+        "envoy": {
+            "image": "registry.example/envoy:v1.40.0",
+            "resources": {"requests": {"cpu": "500m"}, "limits": {"cpu": "4"}},
+            "concurrency": 4,
+        },
+        "valkey": {"image": "registry.example/valkey:8"},
+        "podSecurityContext": user,
+        "securityContext": {"runAsUser": 1000680000},
+        "serviceAccount": {"create": False, "name": "pickers"},
+        "monitoring": {
+            "podMonitor": True,
+            "rules": True,
+            "dashboard": True,
+            "labels": {"release": "prometheus"},
+            "runbookUrl": "https://laar.example/runbook",
+        },
+    }
+    made = rendered(chart, values)
+    pods = [each["spec"]["template"] for (kind, _), each in made.items() if kind == "Deployment"]
+    assert all(pod["spec"]["securityContext"] == user for pod in pods)
+    containers = [
+        c for pod in pods for c in pod["spec"].get("initContainers", []) + pod["spec"]["containers"]
+    ]
+    assert {c["image"].partition("/")[0] for c in containers} == {
+        "registry.example",
+        "your-registry.invalid",
+    }
+    for container in containers:
+        assert container["securityContext"]["runAsUser"] == 1000680000
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    envoy = sidecar_of(pod_of(made))
+    assert envoy["resources"] == {
+        "requests": {"cpu": "500m", "memory": "512Mi"},
+        "limits": {"cpu": "4", "memory": "2Gi"},
+    }
+    assert envoy["args"][:4] == ["-c", "/etc/envoy/envoy.yaml", "--concurrency", "4"]
+    assert pod_of(made)["spec"]["serviceAccountName"] == "pickers"
+    assert made["RoleBinding", "laar"]["subjects"] == [
+        {"kind": "ServiceAccount", "name": "pickers"}
+    ]
+    assert not any(kind == "ServiceAccount" for kind, _ in made)
+    for kind in ("PodMonitor", "PrometheusRule"):
+        assert made[kind, "laar"]["metadata"]["labels"]["release"] == "prometheus"
+    alerts = [
+        r
+        for g in made["PrometheusRule", "laar"]["spec"]["groups"]
+        for r in g["rules"]
+        if "alert" in r
+    ]
+    links = {r["annotations"]["runbook_url"].partition("#")[0] for r in alerts}
+    assert links == {"https://laar.example/runbook"}
+    assert "{{ $value | humanizePercentage }}" in json.dumps(alerts)
+    assert "dashboard.json" in made["ConfigMap", "laar-dashboard"]["data"]
+
+
+def test_an_image_is_required(chart: Path) -> None:
+    done = helm("template", "laar", chart)
+    assert done.returncode != 0
+    assert "image.repository" in done.stderr
 
 
 def test_existing_secrets_are_kept_and_foreign_ones_unchanged(chart: Path) -> None:
@@ -146,7 +220,15 @@ def test_existing_secrets_are_kept_and_foreign_ones_unchanged(chart: Path) -> No
 
         def secrets(owner: str) -> list[Object]:
             Cluster.owner = owner
-            done = helm("template", "laar", chart, *options, "--disable-openapi-validation")
+            done = helm(
+                "template",
+                "laar",
+                chart,
+                *options,
+                "--disable-openapi-validation",
+                "--set",
+                "image.repository=laar",
+            )
             assert done.returncode == 0, done.stderr
             objects = [each for each in yaml.safe_load_all(done.stdout) if each]
             return [each["data"] for each in objects if each["kind"] == "Secret"]
