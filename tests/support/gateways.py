@@ -14,7 +14,7 @@ _FILTERS = "type.googleapis.com/envoy.extensions.filters"
 _POLICIES = "envoy.load_balancing_policies"
 DESTINATION = "x-gateway-destination-endpoint"
 OBJECTIVE = "x-gateway-inference-objective"
-OTHER_POOL = "other-pool"
+IMPATIENT, REFUSED = "x-impatient", "x-refused"
 
 Reads = Literal["header", "metadata", "subset"]
 
@@ -41,9 +41,8 @@ class Habits:
     hides: bool = True
 
 
-AI_GATEWAY = Habits()
 GATEWAYS = {
-    "ai-gateway": AI_GATEWAY,
+    "ai-gateway": Habits(),
     "ai-gateway, three matches": Habits(asks=3),
     "ai-gateway, buffered": Habits(bodies=("BUFFERED", "BUFFERED")),
     "ai-gateway, AIGatewayRoute": Habits(buffers=True),
@@ -58,22 +57,22 @@ def bootstrap(
     members: Sequence[str],
     *,
     other: str = "",
-    timeout_s: float = 15.0,
 ) -> dict[str, Any]:
     """Return the bootstrap of a gateway with a pool of these members.
 
     Requests with an objective go to the pool, and all others too unless there is an `other`
-    endpoint, which no picker chooses.
+    endpoint, which no picker chooses. The gateway itself gives up early on those with the header
+    `IMPATIENT`, and refuses those with `REFUSED`.
     """
-    route: dict[str, Any] = {"cluster": "pool", "timeout": f"{timeout_s}s"}
-    prefix: dict[str, Any] = {"prefix": "/"}
-    routes = [{"match": prefix, "route": route}]
-    clusters = [_pool(habits, members), _picker(picker)]
-    if other:
-        objective = {"name": OBJECTIVE, "present_match": True}
-        routes[0]["match"] = prefix | {"headers": [objective]}
-        routes.append({"match": prefix, "route": {"cluster": OTHER_POOL}})
-        clusters.append(_static(OTHER_POOL, [other]))
+    full = {"circuit_breakers": {"thresholds": [{"max_requests": 0}]}, "name": "full"}
+    pool = _pool(habits, members)
+    clusters = [pool, pool | full, _picker(picker), _static("other", [other or "127.0.0.1:1"])]
+    routes = [
+        _route("full", REFUSED),
+        _route("pool", IMPATIENT, "0.3s"),
+        _route("pool", OBJECTIVE),
+        _route("other" if other else "pool"),
+    ]
     filters = [_ext_proc(habits, number) for number in range(habits.asks)]
     if habits.buffers:
         buffer = {_TYPE: f"{_FILTERS}.http.buffer.v3.Buffer", "max_request_bytes": 1 << 20}
@@ -96,6 +95,12 @@ def bootstrap(
         "admin": {"address": _address("127.0.0.1:0")},
         "static_resources": {"listeners": [listener], "clusters": clusters},
     }
+
+
+def _route(cluster: str, header: str = "", timeout: str = "600s") -> dict[str, Any]:
+    headers = [{"name": header, "present_match": True}] if header else []
+    match = {"prefix": "/", "headers": headers}
+    return {"match": match, "route": {"cluster": cluster, "timeout": timeout}}
 
 
 def _address(text: str) -> dict[str, Any]:

@@ -125,9 +125,10 @@ class RequestHalf(StreamState):
         if event.end and (phase := self._list_models(out)) is not None:
             return phase
         first = self.env.tickets.get(event.headers.get(names.TICKET, ""))
-        if first is not None and (first.request.pool, first.request.subset) == (
-            self._pool,
-            self._subset,
+        if (
+            first is not None
+            and first.request.pool == self._pool
+            and self._subset in (None, first.request.subset)
         ):
             return self._answer_again(first, out)
         if event.end or facts.unread or self._head.upgrade:
