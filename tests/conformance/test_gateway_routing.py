@@ -1,8 +1,8 @@
 """The picker's cases of the Gateway API Inference Extension's conformance tests (v1.6.0).
 
 There is one test for each case, with the same name. The originals drive a gateway in a cluster;
-here an Envoy in the shape of such gateways takes its place. docs/reference/conformance.md lists all
-cases, including those about the gateway itself.
+here an Envoy in the shape of such gateways takes its place. docs/reference/conformance.md also says
+which cases a real gateway passes.
 """
 
 import asyncio
@@ -141,9 +141,5 @@ def test_the_report_names_exactly_the_tests_in_this_file():
     assert set(re.findall(r"test_\w+", report)) == here - {
         "test_the_report_names_exactly_the_tests_in_this_file"
     }
-    rows = re.findall(r"^\| ([A-Z]\w+) \| ([^|]+) \| ([^|]+) \|$", report, re.MULTILINE)
-    run = [case for case, result, _ in rows if result != "no"]
-    assert f"Of its {len(rows)} cases {len(run)} are run here, {len(rows) - len(run)} are not." in (
-        report
-    )
-    assert all(("test_" in what) == (result != "no") for _, result, what in rows)
+    rows = re.findall(r"^\| [A-Z]\w+ \| [^|]+ \| `test_\w+`", report, re.MULTILINE)
+    assert f"{len(rows)} of its 15 cases are run here" in report

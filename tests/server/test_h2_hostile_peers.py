@@ -92,6 +92,15 @@ async def test_a_connection_without_http2_is_closed(either, data):
     await ends(either, data, greet=False)
 
 
+async def test_tls_at_a_plaintext_port_is_named_in_the_log_but_not_each_time(caplog):
+    async with serving() as served:
+        for _ in range(3):
+            async with Peer.to(served, greet=False) as peer:
+                await peer.send(b"\x16\x03\x01\x02\0\x01")
+                await peer.closed()
+    assert caplog.text.count("the peer speaks TLS, and this port does not") == 1
+
+
 async def test_a_silent_peers_connection_is_closed(monkeypatch, caplog):
     monkeypatch.setattr(connection, "GREETING_S", 0.1)
     async with serving() as served, Peer.to(served, greet=False) as peer:

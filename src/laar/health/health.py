@@ -198,6 +198,9 @@ class Health:
                 self._outcomes.completed(attempt, now)
             elif cause == "reset":
                 self._outcomes.cut(attempt, now, NOTHING)
+            elif cause == "error":  # the gateway's own: nobody knows whether it was asked
+                self.questions.suspect(attempt.endpoint, Kind.HANG, now, excused=True)
+                self.records.mark(attempt.endpoint)
             elif not attempt.overdue and silence_s(attempt, now):
                 self._outcomes.failed(attempt.endpoint, attempt, Kind.HANG, now)
         self.gone(attempt, now)

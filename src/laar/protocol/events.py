@@ -8,6 +8,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
+from typing import ClassVar
 
 from laar.core.decision import Decision
 from laar.core.request import Api, Request
@@ -15,12 +17,34 @@ from laar.errors import RequestError
 from laar.protocol.openai import Body
 
 
-class Shape(enum.Enum):
-    """The body modes that Envoy can announce."""
+class Mode(enum.Enum):
+    """How Envoy passes bodies to the picker."""
 
-    NATIVE = "native"
-    STREAMED = "streamed"
-    GATEWAY = "gateway"
+    __hash__ = object.__hash__
+
+    NONE = "not at all"
+    BUFFERED = "whole, with the headers kept until the reply"
+    STREAMED = "in chunks, each of them kept until the reply; the headers go ahead"
+    DUPLEX = "in chunks, which the picker sends back; the headers are kept until the reply"
+
+
+@dataclass(frozen=True, eq=False)
+class Shape:
+    """The modes of a request's body and of its answer's, as Envoy announces them."""
+
+    request: Mode
+    answer: Mode
+    NATIVE: ClassVar[Shape]
+    STREAMED: ClassVar[Shape]
+    GATEWAY: ClassVar[Shape]
+
+
+SHAPES = {pair: Shape(*pair) for pair in product(Mode, Mode)}
+"""All shapes by their modes. No others are made: they are compared by identity."""
+
+Shape.NATIVE = SHAPES[Mode.BUFFERED, Mode.NONE]
+Shape.STREAMED = SHAPES[Mode.BUFFERED, Mode.STREAMED]
+Shape.GATEWAY = SHAPES[Mode.DUPLEX, Mode.DUPLEX]
 
 
 class Direction(enum.Enum):
@@ -182,9 +206,10 @@ class AnswerHeaders(Action):
 
     Otherwise `model`, unless it is None, is the name by which Envoy chooses the endpoint itself.
     `read_answer` asks Envoy to send this request's response body; `skip_body` asks it to send no
-    body, and to keep the stream until the answer ends. `patience_s` is a value of
-    `laar.protocol.headers.PATIENCE`; `retries` are metadata too. `engine_headers` also go into the
-    metadata, for an Envoy whose routes set them; they go only there if Envoy keeps the headers.
+    body, and to keep the stream until the answer ends; `clears_route` makes it match its route
+    again. `patience_s` is a value of `laar.protocol.headers.PATIENCE`; `retries` are metadata too.
+    `engine_headers` also go into the metadata, for an Envoy whose routes set them; they go only
+    there if Envoy keeps the headers.
     """
 
     direction: Direction
@@ -194,6 +219,7 @@ class AnswerHeaders(Action):
     model: str | None = None
     read_answer: bool = False
     skip_body: bool = False
+    clears_route: bool = False
     patience_s: int | None = None
     retries: tuple[tuple[str, str], ...] = ()
     engine_headers: tuple[tuple[str, str], ...] = ()
@@ -203,9 +229,9 @@ class AnswerHeaders(Action):
 class AnswerBody(Action):
     """Answer a body message.
 
-    In the native shape `data` is None for an unchanged body, and the reply to a request body also
-    carries the decision. In the streamed shape `data` may replace a chunk that Envoy still holds
-    (`replaces`). In the gateway shape it has every byte.
+    `data` is None for bytes that Envoy keeps and forwards unchanged; it may replace the bytes that
+    Envoy still holds (`replaces`); in full duplex it has every byte. The reply to a whole request
+    body also carries the decision.
     """
 
     direction: Direction

@@ -95,6 +95,10 @@ SESSION_ID = "x-session-id"
 CREDENTIALS = ("authorization", "x-api-key", "api-key")
 """Headers with the credentials that engines check: the client's own or the engine's key."""
 
+TICKET = "x-laar-ticket"
+"""Set with the destination for gateways other than laar's own, which may ask several times for one
+request: a later question carries it. Nobody can guess it, and it is void once the answer begins."""
+
 ACCEPT_ENCODING = "accept-encoding"
 """Removed from requests whose answers laar may read: it cannot read compressed ones."""
 
@@ -154,7 +158,7 @@ CONTROL_HEADERS = frozenset(
     }
 )
 
-_REMOVED = CONTROL_HEADERS | {PRIORITY}
+_REMOVED = CONTROL_HEADERS | {PRIORITY, TICKET}
 """Headers that a client may not send to an endpoint, besides `reserved_headers`. laar's Envoys
 remove those for engines before the picker sets any."""
 

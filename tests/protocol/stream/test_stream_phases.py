@@ -43,7 +43,9 @@ def event(rng):
     pool = rng.choice(("", "", "p"))
     return rng.choice(
         (
-            ev.RequestHeaders(headers, rng.random() < 0.1, rng.choice(list(ev.Shape)), None, pool),
+            ev.RequestHeaders(
+                headers, rng.random() < 0.1, rng.choice(list(ev.SHAPES.values())), None, pool
+            ),
             ev.RequestHeaders(headers, False, ev.Shape.NATIVE, None, pool, body=body),
             ev.RequestBody(body, end),
             ev.RequestTrailers(),

@@ -118,7 +118,7 @@ def test_in_full_duplex_shadow_mode_returns_every_byte_once_and_in_order(
     assert not driven.director.table.in_flight.any()
 
 
-@pytest.mark.parametrize("shape", list(ev.Shape))
+@pytest.mark.parametrize("shape", [ev.Shape.NATIVE, ev.Shape.STREAMED, ev.Shape.GATEWAY])
 def test_a_request_without_a_body_in_shadow_mode_is_forwarded(shape):
     driven = Driven()
     headers = {":path": "/v1/models", ":method": "GET"}

@@ -57,7 +57,7 @@ class Answer:
 
         `read` if the answer's body will be read; `stored` if the engine stores it, to read its id.
         """
-        if event.status is None:
+        if event.status is None or self._unanswered:
             return None
         request = decision.request
         reply = Reply(status=event.status, retry_after_s=event.retry_after_s)

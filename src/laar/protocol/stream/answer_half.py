@@ -23,7 +23,7 @@ from laar.protocol.events import (
 from laar.protocol.stream.answer import EXPLAINED, failed_attempts, no_answer_error
 from laar.protocol.stream.attempts import RESENT_BYTES
 from laar.protocol.stream.contract_headers import MAX_HEADERS_TO_ADD_TO, headers_of_answer, refusal
-from laar.protocol.stream.dialect import DIALECTS
+from laar.protocol.stream.dialect import OF_OTHERS
 from laar.protocol.stream.phases import ResponsePhase
 from laar.protocol.stream.state import StreamState
 
@@ -43,10 +43,11 @@ class AnswerHalf(StreamState):
         self, event: ResponseHeaders, now: float, out: list[Action]
     ) -> ResponsePhase:
         answer, decision, status = self.answer, self.decision, event.status
+        self.env.tickets.pop(self.ticket, None)
         answer.status = status
         answer.accepted = status is not None and 200 <= status < 300
         if event.shape is not None:  # an earlier filter has answered the request
-            self.dialect = DIALECTS[event.shape]
+            self.dialect = OF_OTHERS[event.shape]
         if (
             (event.attempts > 1 or event.details != agreed.FROM_ENDPOINT)
             and decision is not None
@@ -56,8 +57,10 @@ class AnswerHalf(StreamState):
             hurried = now >= self.hurried_at
             if failed := failed_attempts(decision, event, hurried=hurried):
                 self.env.recorder.attempted(decision, failed, now)
-            if event.details != agreed.FROM_ENDPOINT and status is not None and status >= 500:
-                return self._unanswered(decision, event, now, out)
+            if event.details != agreed.FROM_ENDPOINT:
+                if status is not None and status >= 500:
+                    return self._unanswered(decision, event, now, out)
+                answer.fail()  # the gateway refuses the request: its limit, its rules
         if self.rework is not None:
             if answer.accepted:  # record it before the client sends the next turn
                 address, decided = (decision.address, decision.id) if decision else ("", "")
@@ -86,6 +89,14 @@ class AnswerHalf(StreamState):
         read = (self.read_answer or dialect.shows_answers) and not event.end
         answer.names = (self.asked, self.target or "", decision.model)
         reply = answer.replied(decision, event, read=read, stored=self.stores_answer)
+        is_text = not event.encoded and (event.streamed or "json" in event.media_type)
+        if self.target is not None and self.asked and dialect.shows_answers and is_text:
+            # An answer to a streaming request that says it is JSON may still be lines.
+            whole = event.media_type == "application/json" and not decision.request.stream
+            restorer = name_restorer(served=self.target, asked=self.asked, whole=whole)
+            answer.restorers += (restorer,)
+            self._holds_all |= whole
+            event.forged += ("content-length",)  # the body's length will change
         headers: list[tuple[str, str]] = []
         if event.count <= MAX_HEADERS_TO_ADD_TO:
             headers = headers_of_answer(
@@ -101,13 +112,6 @@ class AnswerHalf(StreamState):
         dialect.answer_headers(headers, event.forged, out, read=self.read_answer)
         if reply is not None:
             self.env.recorder.replied(decision, reply, now, read=read)
-        is_text = not event.encoded and (event.streamed or "json" in event.media_type)
-        if self.target is not None and self.asked and dialect.shows_answers and is_text:
-            # An answer to a streaming request that says it is JSON may still be lines.
-            whole = event.media_type == "application/json" and not decision.request.stream
-            restorer = name_restorer(served=self.target, asked=self.asked, whole=whole)
-            answer.restorers += (restorer,)
-            self._holds_all |= whole
         return self._complete(now) if event.end else ResponsePhase.ANSWER
 
     def _unanswered(
@@ -123,17 +127,18 @@ class AnswerHalf(StreamState):
 
     def _response_body(self, event: ResponseBody, now: float, out: list[Action]) -> ResponsePhase:
         decision, answer, data = self.decision, self.answer, event.data
+        end = event.end or self.dialect.sends_whole_answers  # the end may follow as trailers
         if decision is not None:
-            answer.read(decision, data, now, self.env.recorder, end=event.end)
-        phase = self._complete(now) if event.end else ResponsePhase.ANSWER
+            answer.read(decision, data, now, self.env.recorder, end=end)
+        phase = self._complete(now) if end else ResponsePhase.ANSWER
         if not answer.restorers:
-            self.dialect.pass_answer(1, data, out, end=event.end, same=True)
+            self.dialect.pass_answer(1, data, out, end=end, same=True)
             return phase
         self._held += data
         self.held_chunks += 1
         is_whole = not self._held or (data.endswith(b"\n") and not self._holds_all)
-        if event.end or is_whole or len(self._held) > MAX_ANSWER_BYTES:
-            self._pass_held(out, end=event.end)
+        if end or is_whole or len(self._held) > MAX_ANSWER_BYTES:
+            self._pass_held(out, end=end)
         return phase
 
     def _pass_held(self, out: list[Action], *, end: bool) -> None:

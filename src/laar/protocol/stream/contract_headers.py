@@ -9,9 +9,12 @@ from laar.protocol import headers as names
 from laar.protocol.answers import error_body
 from laar.protocol.events import AnswerHeaders, Immediate
 
-MAX_HEADERS_TO_ADD_TO = 90
-"""Number of headers above which laar adds none: Envoy fails a request that has more headers after a
-change than its limit (100 by default), and laar's headers are not worth a failed request."""
+MOST_HEADERS = 100
+"""Envoy's limit by default. It fails a request that has more headers after a change."""
+
+MAX_HEADERS_TO_ADD_TO = MOST_HEADERS - 10
+"""Number of headers above which laar adds none: its headers are not worth a failed request. Of a
+gateway that may read nothing else, the request gets the destination, and if it fits the ticket."""
 
 MAX_HEADER_BYTES_TO_ADD_TO = 58 << 10
 """Header size above which laar adds none: Envoy's limit is 60 KiB, and laar adds under 1 KB."""
@@ -69,20 +72,33 @@ def headers_of_answer(
 
 
 def change_headers(
-    decided: AnswerHeaders, head: names.Head, request_id: str, *, may_add: bool, may_read: bool
+    decided: AnswerHeaders,
+    head: names.Head,
+    request_id: str,
+    *,
+    is_own: bool,
+    may_name: bool,
+    may_add: bool,
+    may_read: bool,
+    ticket: str,
 ) -> None:
     """Set the request's headers that carry the decision, and remove the client's control headers.
 
-    If laar `may_read` the answer, the endpoint must not compress it. If no header may be added,
-    only metadata gives the destination; the client's own is overwritten.
+    Gateways other than laar's own may match routes by headers for the picker, so these stay. If
+    laar `may_read` the answer, the endpoint must not compress it. If no header may name the
+    destination, only metadata does; the client's own is overwritten.
     """
     changes = decided.set_headers
-    if may_add or names.DESTINATION in head.control:
+    if may_name or names.DESTINATION in head.control:
         changes.append((names.DESTINATION, decided.destination))
     if may_add and not head.id:
         changes.append((names.REQUEST_ID, request_id))
+    if ticket:
+        changes.append((names.TICKET, ticket))
     changes += decided.engine_headers
     kept = {names.DESTINATION, *(name for name, _ in changes)}
+    if not is_own:
+        kept |= names.CONTROL_HEADERS
     decided.remove_headers = tuple(name for name in head.control if name not in kept)
     if may_read:
         decided.remove_headers += (names.ACCEPT_ENCODING,)

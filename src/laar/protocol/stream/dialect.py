@@ -1,13 +1,22 @@
-"""Envoy's body modes, detected from the first message of a stream.
+"""What a caller can read and do, known from the first message of a stream: `DIALECTS`.
 
-* Native: Envoy sends the request's headers, then its body as one message, and the answer's body
-  only if the picker asks for it.
-* Streamed: like native, but Envoy sends every answer's body, in chunks. It keeps each chunk until
-  the picker replies, so nothing is lost if the picker fails.
-* Kept headers: like native or streamed, but Envoy does not send the request's headers. The body is
-  the first message, and only metadata gives the destination.
-* Gateway (full duplex): Envoy sends the headers, then the body in chunks, and the same for every
-  answer. It keeps nothing, so the picker sends all chunks back.
+laar's own Envoys announce themselves: their routes tell how many attempts they make. They read a
+list of endpoints, let the picker change modes and timeouts, and match their routes again by the
+decision. Of any other gateway only what the protocol promises is assumed. It may read one address
+only, in the header or in the metadata, so it gets both. It has matched its route by the headers, so
+none of those that a route may match is removed, and the route is kept.
+
+How bodies pass is announced by all, separately for requests and answers:
+
+* Buffered: Envoy sends a body as one message, and holds everything until the picker replies.
+* Streamed: it sends chunks, and keeps each until the picker replies, so nothing is lost if the
+  picker fails. Of a request, it forwards the headers first: the body comes too late to decide by.
+* Full duplex: it sends chunks and keeps nothing, so the picker sends all of them back. The
+  request's headers are held until the picker replies.
+* Not at all. laar's own Envoys then send an answer's body only if the picker asks for it.
+
+laar's own Envoys may also keep the request's headers. The body is then the first message, and only
+metadata gives the destination.
 
 A dialect has no state: it appends actions when the machine calls it.
 """
@@ -15,11 +24,13 @@ A dialect has no state: it appends actions when the machine calls it.
 from __future__ import annotations
 
 from laar.protocol.events import (
+    SHAPES,
     Action,
     AnswerBody,
     AnswerHeaders,
     AnswerTrailers,
     Direction,
+    Mode,
     Shape,
 )
 from laar.protocol.stream.body import Collected, send_chunks
@@ -28,29 +39,44 @@ _REQUEST, _RESPONSE = Direction.REQUEST, Direction.RESPONSE
 
 
 class Dialect:
-    """The native dialect, and base of the others; methods append actions to `out`.
+    """One kind of caller; methods append actions to `out`.
 
     Args:
-        shows_answers: whether the body of each answer passes through the picker.
+        shape: how it passes bodies.
+        is_own: whether it is one of laar's own Envoys.
         keeps_headers: whether Envoy keeps the request's headers; its routes then remove the control
             headers.
     """
 
-    sends_whole_bodies = True
-    """Whether request bodies arrive as one message."""
-
-    def __init__(self, *, shows_answers: bool, keeps_headers: bool = False) -> None:
-        self.shows_answers = shows_answers
-        self.keeps_headers = keeps_headers
+    def __init__(self, shape: Shape, *, is_own: bool, keeps_headers: bool = False) -> None:
+        self.is_own, self.keeps_headers = is_own, keeps_headers
+        self.request_mode = shape.request
+        self.shows_requests = shape.request in (Mode.BUFFERED, Mode.DUPLEX)  # in time
+        self.sends_whole_bodies = shape.request is Mode.BUFFERED
+        self.sends_whole_answers = shape.answer is Mode.BUFFERED
+        self.shows_answers = shape.answer is not Mode.NONE
+        self.keeps_answers = shape.answer is not Mode.DUPLEX
+        self.keeps_bodies = self.keeps_answers and shape.request is not Mode.DUPLEX
+        """Whether Envoy can finish a request by itself that the picker has decided on."""
 
     def await_body(self, out: list[Action]) -> None:
-        """Answer the request's headers before the decision, which needs the body."""
-        out.append(AnswerHeaders(_REQUEST, []))
+        """Answer the request's headers before the decision, unless Envoy holds them."""
+        if self.sends_whole_bodies:
+            out.append(AnswerHeaders(_REQUEST, []))
 
     def send(self, decided: AnswerHeaders, body: Collected, out: list[Action]) -> None:
         """Send the request; `decided` carries the decision, as the reply to headers or body."""
+        if self.request_mode is Mode.DUPLEX:
+            out.append(decided)
+            if body.data is None:
+                return
+            end = body.is_complete and not body.trailers
+            send_chunks(_REQUEST, bytes(body.data), end=end, out=out)
+            if body.trailers:
+                out.append(AnswerTrailers(_REQUEST))
+            return
         if body.data is None and not self.keeps_headers:
-            decided.skip_body = not (body.is_complete and self.shows_answers)
+            decided.skip_body = self.is_own and not (body.is_complete and self.shows_answers)
             out.append(decided)
             return
         data = bytes(body.data) if body.data is not None and body.changed else None
@@ -75,12 +101,18 @@ class Dialect:
 
     def pass_request(self, data: bytes, out: list[Action], *, end: bool) -> None:
         """Pass on another chunk of the request's body."""
-        out.append(AnswerBody(_REQUEST, None, end))
+        if self.request_mode is Mode.DUPLEX:
+            send_chunks(_REQUEST, data, end=end, out=out)
+        else:
+            out.append(AnswerBody(_REQUEST, None, end))
 
     def pass_answer(
         self, chunks: int, data: bytes, out: list[Action], *, end: bool, same: bool
     ) -> None:
         """Pass on chunks of the answer's body as `data`; `same` if the bytes are unchanged."""
+        if not self.keeps_answers:
+            send_chunks(_RESPONSE, data, end=end, out=out)
+            return
         if same:
             out.append(AnswerBody(_RESPONSE, None, end))
             return
@@ -89,41 +121,14 @@ class Dialect:
             out.append(AnswerBody(_RESPONSE, given, end, replaces=True))
 
 
-class _Gateway(Dialect):
-    """An Envoy in full duplex: it sends every byte, and forwards the bytes it gets back."""
-
-    sends_whole_bodies = False
-
-    def await_body(self, out: list[Action]) -> None:
-        """Append nothing: the headers are answered with the decision."""
-
-    def send(self, decided: AnswerHeaders, body: Collected, out: list[Action]) -> None:
-        out.append(decided)
-        if body.data is None:
-            return
-        end = body.is_complete and not body.trailers
-        send_chunks(_REQUEST, bytes(body.data), end=end, out=out)
-        if body.trailers:
-            out.append(AnswerTrailers(_REQUEST))
-
-    def pass_request(self, data: bytes, out: list[Action], *, end: bool) -> None:
-        send_chunks(_REQUEST, data, end=end, out=out)
-
-    def pass_answer(
-        self, chunks: int, data: bytes, out: list[Action], *, end: bool, same: bool
-    ) -> None:
-        send_chunks(_RESPONSE, data, end=end, out=out)
-
-
-NATIVE = Dialect(shows_answers=False)
-DIALECTS: dict[Shape, Dialect] = {
-    Shape.NATIVE: NATIVE,
-    Shape.STREAMED: Dialect(shows_answers=True),
-    Shape.GATEWAY: _Gateway(shows_answers=True),
+DIALECTS = {
+    (shape, is_own, keeps): Dialect(shape, is_own=is_own, keeps_headers=keeps)
+    for shape in SHAPES.values()
+    for is_own in (False, True)
+    for keeps in (False, True)
 }
-"""Dialects by the shape that Envoy announces, if it sends the request's headers."""
+"""Dialects by what a stream's first message shows: the body modes, whether it gives a number of
+attempts, and whether it is the body."""
 
-KEPT_HEADERS: dict[Shape, Dialect] = {
-    shape: Dialect(shows_answers=shape is not Shape.NATIVE, keeps_headers=True) for shape in Shape
-}
-"""Dialects by shape, for Envoys that keep the request's headers; none announces `GATEWAY`."""
+OF_OTHERS = {shape: DIALECTS[shape, False, False] for shape in SHAPES.values()}
+"""Dialects of gateways other than laar's own, by the body modes."""

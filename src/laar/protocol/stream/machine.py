@@ -64,6 +64,6 @@ class Stream(RequestHalf, AnswerHalf):
         return (
             self.request_phase in _WITH_ENVOY
             and self.answer_phase is not ResponsePhase.OVER
-            and self.dialect.sends_whole_bodies
+            and self.dialect.keeps_bodies
             and not (self.rework is not None and self.rework.renames)
         )

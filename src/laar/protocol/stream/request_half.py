@@ -26,6 +26,7 @@ from laar.protocol.events import (
     Failed,
     HasRead,
     Immediate,
+    Mode,
     Read,
     Refused,
     RequestBody,
@@ -41,10 +42,11 @@ from laar.protocol.stream.attempts import attempts_of
 from laar.protocol.stream.contract_headers import (
     MAX_HEADER_BYTES_TO_ADD_TO,
     MAX_HEADERS_TO_ADD_TO,
+    MOST_HEADERS,
     change_headers,
     refusal,
 )
-from laar.protocol.stream.dialect import DIALECTS, KEPT_HEADERS
+from laar.protocol.stream.dialect import DIALECTS
 from laar.protocol.stream.phases import RequestPhase
 from laar.protocol.stream.state import StreamState
 
@@ -66,6 +68,12 @@ _BODIES_FULL = RequestError(
     "the picker holds as many bodies as bodies.max_held_bytes allows",
     retry_after_s=1,
 )
+_NO_BODIES = RequestError(
+    500,
+    "no-bodies",
+    "the gateway shows the picker no request bodies: let its ext_proc filter send them with"
+    " request_body_mode FULL_DUPLEX_STREAMED or BUFFERED",
+)
 _UNANSWERED = (
     RequestPhase.HEADERS,
     RequestPhase.BODY,
@@ -85,6 +93,7 @@ class RequestHalf(StreamState):
     _begun = False
     _facts = paths.PathFacts(_OPAQUE, unread=False, denied=False)
     _may_add_headers = True
+    _room = MOST_HEADERS
     _subset: frozenset[str] | None = None
     _pool = ""
     _attempts = 0
@@ -96,10 +105,13 @@ class RequestHalf(StreamState):
         self, event: RequestHeaders, now: float, out: list[Action]
     ) -> RequestPhase:
         body, max_bytes = self.body, self.env.settings.max_body_bytes
-        self.dialect = (DIALECTS if event.body is None else KEPT_HEADERS)[event.shape]
+        kind = event.shape, event.attempts > 0, event.body is not None
+        dialect = self.dialect = DIALECTS[kind]
         self._may_add_headers = (
             event.count <= MAX_HEADERS_TO_ADD_TO and event.size_bytes <= MAX_HEADER_BYTES_TO_ADD_TO
         )
+        if event.count <= MOST_HEADERS:  # else the gateway's limit is higher
+            self._room = MOST_HEADERS - event.count
         body.is_complete = event.end or event.body is not None
         facts = self._begin(event)
         if facts.denied:
@@ -112,7 +124,18 @@ class RequestHalf(StreamState):
             return self._refuse(RequestError(400, "bad-request", "a POST can't be upgraded"), out)
         if event.end and (phase := self._list_models(out)) is not None:
             return phase
+        first = self.env.tickets.get(event.headers.get(names.TICKET, ""))
+        if (
+            first is not None
+            and first.request.pool == self._pool
+            and self._subset in (None, first.request.subset)
+        ):
+            return self._answer_again(first, out)
         if event.end or facts.unread or self._head.upgrade:
+            return self._ask_unread(now, out)
+        if dialect.request_mode is Mode.NONE and not dialect.is_own:
+            return self._refuse(_NO_BODIES, out)
+        if not dialect.shows_requests:
             return self._ask_unread(now, out)
         if event.body is not None:
             body.data, body.size_bytes = event.body, len(event.body)
@@ -121,7 +144,7 @@ class RequestHalf(StreamState):
         length = event.headers.get("content-length", "")
         if length.isdecimal() and len(length) < _MAX_DIGITS and int(length) > max_bytes:
             return self._refuse_long(out)
-        self.dialect.await_body(out)
+        dialect.await_body(out)
         return RequestPhase.BODY
 
     def _list_models(self, out: list[Action]) -> RequestPhase | None:
@@ -145,6 +168,14 @@ class RequestHalf(StreamState):
             return None
         out.append(Immediate(200, [("content-type", "application/json")], listed))
         return RequestPhase.OVER
+
+    def _answer_again(self, first: Decision, out: list[Action]) -> RequestPhase:
+        """Repeat the answer to a gateway that asks again for a request, which is counted once."""
+        to = [(names.DESTINATION, first.address)]
+        self.dialect.send(
+            AnswerHeaders(Direction.REQUEST, to, destination=first.address), self.body, out
+        )
+        return RequestPhase.SENT if self.body.is_complete else RequestPhase.PASSING
 
     def _refuse_long(self, out: list[Action]) -> RequestPhase:
         """Refuse a body above the limit: it is not read, so its model is unknown."""
@@ -276,6 +307,7 @@ class RequestHalf(StreamState):
                 or self.stores_answer
                 or (self.rework is not None and self.rework.renames)
             )
+        self.read_answer = self.read_answer and self.dialect.is_own
         self._complete_request(read)
         read.document = None
         out.append(Ask(read))
@@ -321,8 +353,8 @@ class RequestHalf(StreamState):
     # -- from the decision on ----------------------------------------------------------------------
 
     def _decided(self, event: Decided, now: float, out: list[Action]) -> RequestPhase:
-        decision = event.decision
-        if not (self._attempts or self.dialect.sends_whole_bodies):
+        decision, is_own = event.decision, self.dialect.is_own
+        if not is_own:
             decision = replace(decision, fallbacks=())  # most gateways read only one address
         self.decision = decision
         request, body = decision.request, self.body
@@ -345,17 +377,24 @@ class RequestHalf(StreamState):
             Direction.REQUEST,
             [],
             destination=",".join(attempts.destinations),
+            clears_route=is_own,
             patience_s=attempts.patience_s,
             retries=attempts.retries,
             engine_headers=_engine_headers(decision, self._head.path),
         )
         if not self.dialect.keeps_headers:
+            if not is_own and self._room > 2:
+                self.ticket = self.env.new_id()
+                self.env.tickets[self.ticket] = decision
             change_headers(
                 decided,
                 self._head,
                 request.id,
+                is_own=is_own,
+                may_name=self._may_add_headers if is_own else self._room > 0,
                 may_add=self._may_add_headers,
                 may_read=self.api is not _OPAQUE,
+                ticket=self.ticket,
             )
         if body.data is not None and (target := decision.rewrite or request.model) != self.asked:
             self._fit(bytes(body.data), target)
@@ -414,6 +453,7 @@ class RequestHalf(StreamState):
         return self._stand_aside(out, self.asked or None)
 
     def _closed(self, event: Closed, now: float, out: list[Action]) -> RequestPhase:
+        self.env.tickets.pop(self.ticket, None)
         self.body.data = None
         if self.body.held_bytes:
             self.body.release()

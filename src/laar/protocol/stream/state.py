@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 
 from laar.core.decision import Decision
 from laar.core.request import Api, Trace
+from laar.protocol.events import Shape
 from laar.protocol.paths import PathFacts, facts_reader
 from laar.protocol.ports import BodyHook, Recorder, Rework
 from laar.protocol.rules import GatewayRules
 from laar.protocol.settings import StreamSettings
 from laar.protocol.stream.answer import Answer
 from laar.protocol.stream.body import Collected, HeldBytes
-from laar.protocol.stream.dialect import NATIVE, Dialect
+from laar.protocol.stream.dialect import OF_OTHERS, Dialect
 
 _NO_RULES = GatewayRules(random.Random())
 _NO_RECORDER = Recorder()
@@ -27,7 +28,7 @@ class Environment:
 
     Args:
         settings: limits and choices.
-        new_id: creates a request id if the client sent none.
+        new_id: creates ids that nobody can guess, of requests without one and of tickets.
         sampled: returns, given the time, whether to read the answer. Called for inference requests
             in the native shape; the gateway shape shows every answer anyway.
         enforced: returns whether a decision is enforced, given the session that headers name, else
@@ -43,6 +44,7 @@ class Environment:
         with_route: returns the endpoints that may serve an API route, given the model's name;
             None if that excludes none.
         recorder: records what happens to decided requests.
+        tickets: the decisions that await an answer, by the tickets that other gateways got.
     """
 
     settings: StreamSettings
@@ -56,6 +58,7 @@ class Environment:
     catalog: Callable[[str, str], bytes | None] = lambda _pool, _name: None
     with_route: Callable[[str, str], frozenset[str] | None] = lambda _route, _name: None
     recorder: Recorder = _NO_RECORDER
+    tickets: dict[str, Decision] = field(default_factory=dict)
     facts_of: Callable[[str], PathFacts] = field(init=False)
     """Returns the properties of a path, by the settings."""
 
@@ -78,7 +81,7 @@ class StreamState:
         join: joins a client's trace; None if tracing is off.
     """
 
-    dialect: Dialect = NATIVE
+    dialect: Dialect = OF_OTHERS[Shape.NATIVE]
     """The dialect of the stream's Envoy."""
     read_answer = False
     """Whether the answer's body is read in the native shape."""
@@ -100,6 +103,8 @@ class StreamState:
     """The decision; None until there is one."""
     overhead_us = 0
     """Microseconds that the decision took, without waits and a long body's reading."""
+    ticket = ""
+    """The ticket by which a further question about this request is recognized."""
     hurried_at = math.inf
     """Time after which Envoy hedges to other endpoints."""
 

@@ -94,8 +94,13 @@ class Exchange(Handler):
         stream.receive(Closed(), processor.clock())
 
     def reassure(self, *, late: bool = False) -> None:
-        """Ask Envoy to keep waiting: only briefly if `late`, unless flow control may hold it."""
+        """Ask Envoy to keep waiting: only briefly if `late`, unless flow control may hold it.
+
+        Other gateways allow no extension, and log each attempt.
+        """
         processor = self._processor
+        if self._stream is not None and not self._stream.dialect.is_own:
+            return
         is_brief = late and not (processor.flow and processor.flow.by_load)
         self._call.send(patience(LATE_S if is_brief else processor.longest_decision_s))
 
@@ -120,7 +125,7 @@ class Exchange(Handler):
             return False
         if stream.read_answer and not stream.dialect.shows_answers:
             processor.sampler.read(1, now)
-        is_kept = stream.dialect.sends_whole_bodies
+        is_kept = stream.dialect.keeps_answers
         self._call.send(PASSED if is_kept else before_chunk(len(chunk)) + chunk)
         return True
 

@@ -13,12 +13,14 @@ from typing import Any
 from laar.protocol import agreed
 from laar.protocol import headers as names
 from laar.protocol.events import (
+    SHAPES,
     AnswerBody,
     AnswerHeaders,
     AnswerTrailers,
     Direction,
     Event,
     Immediate,
+    Mode,
     RequestBody,
     RequestHeaders,
     RequestTrailers,
@@ -35,8 +37,14 @@ _STATUSES = {b"%d" % status: status for status in range(100, 600)}
 _NO_STATUS = 599
 _TYPES = {name.encode(): name for name in ("application/json", "text/event-stream")}
 """Media types of nearly all responses."""
-_FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
-_STREAMED = pb.ProcessingMode.STREAMED
+_MODES = {
+    pb.ProcessingMode.NONE: Mode.NONE,
+    pb.ProcessingMode.STREAMED: Mode.STREAMED,
+    pb.ProcessingMode.BUFFERED: Mode.BUFFERED,
+    pb.ProcessingMode.BUFFERED_PARTIAL: Mode.BUFFERED,
+    pb.ProcessingMode.FULL_DUPLEX_STREAMED: Mode.DUPLEX,
+}
+_SHAPES = {(a, b): SHAPES[_MODES[a], _MODES[b]] for a in _MODES for b in _MODES}
 # Without trailers to wait for, Envoy from 1.37 ends the stream at the response headers of a request
 # without a body, although the answer, or the WebSocket, goes on.
 _SKIP_BODY = pb.ProcessingMode(response_trailer_mode="SEND")
@@ -138,9 +146,7 @@ def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
 def _shape(message: pb.ProcessingRequest) -> Shape:
     """Return the shape announced by a stream's first message, whatever its kind."""
     modes = message.protocol_config
-    if modes.request_body_mode == _FULL_DUPLEX:
-        return Shape.GATEWAY
-    return Shape.STREAMED if modes.response_body_mode == _STREAMED else Shape.NATIVE
+    return _SHAPES.get((modes.request_body_mode, modes.response_body_mode), Shape.GATEWAY)
 
 
 def _given(message: pb.ProcessingRequest) -> dict[str, str]:
@@ -169,6 +175,7 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
     headers = message.response_headers.headers.headers
     status, media_type, encoded, retry_after_s = None, "", False, None
     forged: list[str] = []
+    made_by_server = False
     for header in headers:
         name, raw = header.key, header.raw_value or header.value
         if name in (":status", "status"):  # some test clients omit the colon
@@ -179,10 +186,14 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
             encoded = text_of(raw).strip().lower() not in ("", "identity")
         elif name == "retry-after":
             retry_after_s = names.retry_after_s(text_of(raw), time.time())
-        elif name[:1] == "x" and names.is_own(name):
+        elif name in agreed.SERVERS_HEADERS:
+            made_by_server = True
+        if name[:1] == "x" and names.is_own(name):
             forged.append(name)
     given = _given(message)
     details = given.get(agreed.DETAILS, "").replace(agreed.NOT_UPGRADED, agreed.FROM_ENDPOINT)
+    if not (details or made_by_server or (status or 0) < 400):
+        details = agreed.FROM_GATEWAY
     return ResponseHeaders(
         status,
         media_type == "text/event-stream",
@@ -302,9 +313,9 @@ def _mutate(
 def _send_to(
     response: pb.ProcessingResponse, common: pb.CommonResponse, action: AnswerHeaders
 ) -> None:
-    """Put the decision into the metadata too, and make Envoy recompute the route."""
+    """Put the decision into the metadata too, and make laar's own Envoy recompute the route."""
     known = response.dynamic_metadata.fields[agreed.LB_NAMESPACE].struct_value
-    common.clear_route_cache = bool(action.destination)
+    common.clear_route_cache = action.clears_route
     if action.model is not None:
         known.fields[agreed.NAME_KEY].string_value = action.model.encode()
         return

@@ -58,6 +58,8 @@ class ExternalProcessor(Recorder):
         # Not methods that only pass on a call: these are called for each request.
         self.replied, self.ended = director.replied, director.settle  # type: ignore[method-assign]
         self.stored = director.keeps  # type: ignore[method-assign]
+        self.tickets: dict[str, Decision] = {}
+        """Decisions of other gateways' requests that await an answer; no more than open streams."""
         self.apply_settings()
         self.ask_turn: Callable[[Request, float], Decision | Waiting] = (
             director.decide if flow is None else flow.ask
@@ -93,6 +95,7 @@ class ExternalProcessor(Recorder):
             catalog=self._listed,
             with_route=lambda route, name: picker.with_route(route, name),
             recorder=self,
+            tickets=self.tickets,
         )
         """State shared by new streams."""
 

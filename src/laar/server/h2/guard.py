@@ -27,6 +27,8 @@ MAX_CONTINUATIONS = 8
 """Maximum continuations of a header block; the longest block takes four 16 KB frames."""
 
 _PREFACE_BYTES = 24
+_TLS = b"\x16"
+"""First byte of a TLS handshake."""
 _HEAD_BYTES = 9
 _STREAM_ID = 0x7FFFFFFF
 _END_HEADERS, _ACK = 0x4, 0x1
@@ -136,6 +138,11 @@ class Guard:
         if self._head:
             data, self._head = self._head + data, b""
         end = len(data)
+        if self._preface_bytes == _PREFACE_BYTES and data[:1] == _TLS:
+            raise FloodError(
+                "the peer speaks TLS, and this port does not: set listen.tls, or let the peer use"
+                " plaintext"
+            )
         at = min(self._preface_bytes, end)
         self._preface_bytes -= at
         since = 0  # data[since:at] has not been passed to the library yet
