@@ -7,7 +7,10 @@ the paces multiply.
 
 How many tokens an answer has depends on the model and the request, so an endpoint is not fast
 because its answers end early. If they are far shorter than its siblings', or its pace is one that
-the siblings make implausible, it is `hasty`: its pace is 1, and it teaches its model nothing.
+the siblings make implausible, it is `hasty`: its pace is 1, and it teaches its model nothing. An
+implausible pace is believed once a probe shows that the endpoint answers as a sibling does
+(`confirm`). Of two endpoints, neither pace makes the other implausible, so both count as equal
+until a probe shows that; if there are no probes, they are believed.
 
 An endpoint with few samples may be much faster or slower than they suggest. `outlook` has both: the
 pace that its samples suggest, and the one that is still possible (`laar.core.exploring`).
@@ -16,6 +19,7 @@ pace that its samples suggest, and the one that is still possible (`laar.core.ex
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated
 
@@ -65,6 +69,10 @@ class Paces:
         self.hasty: Mask = np.empty(0, np.bool_)
         """Whether an endpoint's answers end too early for its pace to be believed, by slot."""
         self.any_hasty = False
+        self.quick: Slots = np.empty(0, np.intp)
+        """The slots with an implausible pace."""
+        self._confirmed: set[int] = set()
+        self._confirms = False
         self.tries: Floats = np.empty(0)
         """Recent requests that went to an endpoint only because its pace is not known."""
         self._columns: Floats = np.empty((6, 0))  # log, weight, scatter: of `first`, `rest`
@@ -147,6 +155,11 @@ class Paces:
                 mean += (math.log(max(value, 1e-6)) - mean) / seen
                 self._ends[row : row + 2, slot] = mean, seen
 
+    def confirm(self, agrees: Callable[[int], bool | None]) -> None:
+        """Believe implausible paces of slots that a probe confirms, as long as it does."""
+        self._confirms = True
+        self._confirmed = {slot for slot in self.quick.tolist() if agrees(slot)}
+
     def unproven(self, slot: int) -> bool:
         """Return whether an endpoint has answered too seldom for its pace to be known."""
         return max(self._columns.item(1, slot), self._columns.item(4, slot)) < _PROVEN
@@ -192,6 +205,7 @@ class Paces:
         self.tries[slot] = 0.0
         self._paced_at[:, slot] = self._levels[:, slot] = 0.0
         self.hasty[slot] = False
+        self.quick = self.quick[self.quick != slot]
         self.first[slot] = self.rest[slot] = 1.0
 
     def state(self, slot: int) -> list[float] | None:
@@ -277,8 +291,12 @@ class Paces:
         # The fewer answers, the more chance explains.
         lengths += 2.0 / np.sqrt(np.maximum(np.where(counted, counted, answers), 1.0))
         hasty = (lengths < -_SHORT) | (ends - np.minimum(paces, 0.0) < -_AT_ONCE)
-        if np.count_nonzero(answers) > 2:  # of two, neither pace makes the other implausible
-            hasty |= paces < -_IMPLAUSIBLE
+        quick = paces < -_IMPLAUSIBLE
+        if len(self.quick) or np.count_nonzero(quick):
+            others = self.quick[~np.isin(self.quick, same)]
+            self.quick = np.concatenate((others, same[quick]))
+        if self._confirms or np.count_nonzero(answers) > 2:
+            hasty |= quick & ~np.isin(same, list(self._confirmed))
         self.hasty[same] = hasty
         self.any_hasty = bool(np.count_nonzero(self.hasty))
         return hasty if np.count_nonzero(hasty) else None

@@ -187,7 +187,8 @@ class Outcomes:
             if counts and is_alone and habit.row > 1:  # read more, to compare
                 endpoint.to_read = max(endpoint.to_read, 2)
                 endpoint.family.contest(now)
-                self._hear_siblings(endpoint, apart, now)
+                if self._questions.agrees(endpoint, now) is False:
+                    self._hear_siblings(endpoint, apart, now)
             return False
         attempt.judged = attempt.useless = True
         if attempt.stage is Stage.SENT:
