@@ -39,8 +39,8 @@ SLOWER = 2.0
 """Largest accepted latency, relative to that of the best choice."""
 
 WAITS, WAITS_LONG = 8.0, 64.0
-"""Number of decisions for which an endpoint was not chosen before it is tried: with any request, and
-with one that leaves most of its prompt cached elsewhere, as conversations do."""
+"""Decisions for which an endpoint was not chosen before it is tried: with any request, and with one
+that leaves most of its prompt cached elsewhere, as conversations do."""
 
 TRY_SHARE, MOST_SAVED = 0.1, 4.0
 """What tries may cost in addition: the share of each request's cost, and how many costs of a

@@ -46,6 +46,7 @@ _AT_ONCE = math.log(12.0)  # how much earlier they don't end, beyond what their 
 _ENDS = 40.0  # effective number of answers in these means
 _FEW = 2.0  # answers before they are compared with siblings'
 _MANY = 8.0  # answers of unknown length before that is compared as well
+_KNOWN = 0.3  # weight of answers, faded since, from which an endpoint's pace is compared
 
 _Log = Annotated[float, Meta(gt=-1e4, lt=1e4)]
 _Count = Annotated[float, Meta(ge=0, lt=1e4)]
@@ -186,6 +187,14 @@ class Paces:
         hope = np.where(open_, hope, 1.0)
         return likely, likely * hope
 
+    def as_others(self, slots: Slots, load: Floats) -> Floats:
+        """Return loads of slots in which hasty ones have at least the others' mean."""
+        hasty = self.hasty[slots] if self.any_hasty else None
+        if hasty is None or not np.count_nonzero(hasty) or hasty.all():
+            return load
+        others = load[..., ~hasty].mean(axis=-1, keepdims=True)
+        return np.where(hasty, np.maximum(load, others), load)
+
     def relative(self) -> Floats:
         """Return the larger pace of each slot over the median of its model's endpoints.
 
@@ -287,7 +296,7 @@ class Paces:
         lengths = _relative(lengths, counted >= _FEW)
         if np.count_nonzero(counted):  # if only others say how long answers are, time shows it
             lengths = np.where((counted < 1.0) & (answers >= _MANY), ends, lengths)
-        paces = _relative(paces, seen >= 1.0)
+        paces = _relative(paces, seen >= _KNOWN)
         # The fewer answers, the more chance explains.
         lengths += 2.0 / np.sqrt(np.maximum(np.where(counted, counted, answers), 1.0))
         hasty = (lengths < -_SHORT) | (ends - np.minimum(paces, 0.0) < -_AT_ONCE)
