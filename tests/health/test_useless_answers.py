@@ -81,18 +81,21 @@ def test_a_quick_liar_of_two_gets_half_of_the_requests_and_an_honest_fast_one_mo
     assert shares[1] >= 0.8
 
 
-@pytest.mark.parametrize("endpoints", [2, 3, 5])
-def test_nothing_fires_if_all_endpoints_give_the_same_dull_answers(endpoints):
-    rng = random.Random(endpoints)
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_fires_if_all_endpoints_give_the_same_dull_answers(seed):
+    rng = random.Random(seed)
     text = rng.choice((sentence(rng), sentence(rng, 1, 1), "!" * 60))
-    labels = rng.random() < 0.5
+    are_labels, system = seed % 2, "a prompt that all requests share " * 300
 
     def answers(question, _rng):
-        label = random.Random(question.text).choice("AB") if labels else text
+        label = random.Random(question.text).choice("AB") if are_labels else text
         return said(question, label, seconds=ANSWER_S)
 
-    asked = (Question(text=f"{rng.random()} {sentence(rng)}", max_tokens=1) for _ in count())
-    fleet = Fleet([answers] * endpoints, asked=asked, rate_per_s=rng.choice((2.0, 20.0)))
+    asked = (
+        Question(text=f"{rng.random()} {sentence(rng)}", max_tokens=1, system=system)
+        for _ in count()
+    )
+    fleet = Fleet([answers] * rng.randint(2, 5), asked=asked, rate_per_s=3.0, seed=seed)
     fleet.run(10.0)
     assert fleet.out == 0
     known = fleet.picker.health.records.endpoints.values()
