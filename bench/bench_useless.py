@@ -217,7 +217,7 @@ def useful(question: Question, rng: random.Random) -> Answer:
             return Answer(status=400, parts=(orjson.dumps({"error": {"code": 400}}),))
         case "denial":
             return Answer(status=401, parts=(b"{}",))
-    return said_(sentence(rng))
+    return said_(sentence(made if question.probe else rng))  # probes are greedy
 
 
 # -- useless answers -----------------------------------------------------------------------------

@@ -1,10 +1,13 @@
 """An endpoint gains no traffic by any form of useless answers, and no healthy one loses any."""
 
+import math
 import random
-from itertools import cycle
+from dataclasses import replace
+from itertools import count, cycle
 
 import pytest
 from bench.bench_useless import (
+    ANSWER_S,
     CHANCE,
     CONCERNS,
     NAMED,
@@ -12,9 +15,12 @@ from bench.bench_useless import (
     WORKLOADS,
     Answer,
     Fleet,
+    Question,
     draw,
     healthy,
     measure,
+    said,
+    sentence,
     useful,
 )
 
@@ -51,6 +57,49 @@ def test_a_useless_endpoint_is_found_beside_a_single_sibling_that_writes_labels_
     fleet = Fleet([NAMED[name].answer, useful], shape=SHAPES["gateway"], asked=asked)
     fleet.run(14.0)
     assert fleet.share(since=10.0) <= 0.2
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_quick_liar_of_two_gets_half_of_the_requests_and_an_honest_fast_one_most(seed):
+    rng = random.Random(seed)
+    faster = rng.uniform(12.0, 30.0)
+
+    def slow(question, rng):
+        answer = useful(question, rng)
+        return replace(answer, seconds=faster * answer.seconds)
+
+    def lies(question, rng):
+        return said(question, sentence(rng), seconds=ANSWER_S)
+
+    shares = []
+    for quick in (lies, useful):
+        fleet = Fleet([quick, slow], shape=SHAPES["gateway"], seed=seed, rate_per_s=3.0)
+        fleet.run(24.0)
+        shares.append(fleet.share(since=8.0))
+        assert fleet.probes <= 8
+    assert shares[0] <= 0.65
+    assert shares[1] >= 0.8
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_fires_if_all_endpoints_give_the_same_dull_answers(seed):
+    rng = random.Random(seed)
+    text = rng.choice((sentence(rng), sentence(rng, 1, 1), "!" * 60))
+    are_labels, system = seed % 2, "a prompt that all requests share " * 300
+
+    def answers(question, _rng):
+        label = random.Random(question.text).choice("AB") if are_labels else text
+        return said(question, label, seconds=ANSWER_S)
+
+    asked = (
+        Question(text=f"{rng.random()} {sentence(rng)}", max_tokens=1, system=system)
+        for _ in count()
+    )
+    fleet = Fleet([answers] * rng.randint(2, 5), asked=asked, rate_per_s=3.0, seed=seed)
+    fleet.run(10.0)
+    assert fleet.out == 0
+    known = fleet.picker.health.records.endpoints.values()
+    assert {endpoint.heard_at for endpoint in known} == {-math.inf}  # none was ever paused
 
 
 def test_an_endpoint_that_refuses_one_kind_of_request_serves_all_others():

@@ -47,7 +47,6 @@ from laar.core.paces import Paces
 from laar.core.traffic import Elsewhere, Traffic
 
 _MAX_MODELS = 1024  # or twice the number served, if that is more
-_STEADY = 40  # answers after which a model's usual time changes little
 _UNKNOWN_LENGTH = 0.05  # weight of an answer of unknown length; 1 if known
 
 
@@ -324,21 +323,26 @@ class Engines:
     def _learn(self, slot: int, model: EngineModel, sample: Sample) -> None:
         features, weight, changed = sample.features, sample.weight, self.paces.unproven(slot)
         teaches = not self.paces.hasty.item(slot)
+        first_level, rest_level = model.first.level, model.rest.level
         if sample.first:
             guess = max(0.0, model.first.guess(features))
             # Half relative to the sample: if the guess is far too high, samples must still count.
             error_s = weight + ERROR * 0.5 * (guess + max(sample.even_s, 0.0))
             changed |= teaches and model.first.learn(features, sample.even_s, error_s)
-            ratio = (sample.took_s + weight) / (guess + weight)
-            sure = guess / (guess + 2.0 * weight)
+            pace = self.paces.first.item(slot)
+            expected_s = pace * guess
+            # A short time says little about the pace, so it does not move the pace to 1 either.
+            ratio = pace * (sample.took_s + weight) / (expected_s + weight)
+            usual_s = 0.5 * (expected_s + sample.took_s)
+            sure = usual_s / (usual_s + 2.0 * weight)
             weight = sure * sure
         else:
             even_s = max(sample.even_s, 1e-9)
             fits, ratio = model.answered(even_s, features[0], weight, teaches=teaches)
             changed, ratio = changed or fits, ratio * sample.took_s / even_s
         as_of = self.traffic.arrived_at
-        usual_s = model.rest.now[0] * model.unit_s if model.rest.seen < _STEADY else None
-        moved = self.paces.learn(slot, ratio, weight, as_of, usual_s, first=sample.first)
+        levels = first_level, rest_level + math.log(model.unit_s)
+        moved = self.paces.learn(slot, ratio, weight, as_of, levels, first=sample.first)
         if moved is not None:
             model.paces_changed(*moved)
         if changed or moved is not None:

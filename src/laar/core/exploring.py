@@ -8,7 +8,8 @@ much longer are skipped.
 An endpoint that has seldom answered might be far faster than it seems, which is mostly how fast its
 model's other endpoints are. If it is idle and has not been chosen for a while, and if it might be
 the cheapest, it gets a request: until ten answers have shown its pace, or ten requests have not.
-What such requests are expected to cost in addition is limited to a tenth of the cost of all.
+It is rather one that leaves no cache behind. What such requests are expected to cost in addition is
+limited to a tenth of the cost of all.
 
 Retries and requests with an objective are exempt, and endpoints in trouble are never tried.
 """
@@ -37,8 +38,9 @@ ENOUGH_OUTCOMES = 30.0
 SLOWER = 2.0
 """Largest accepted latency, relative to that of the best choice."""
 
-WAITS = 8.0
-"""Number of decisions for which an endpoint was not chosen before it is tried."""
+WAITS, WAITS_LONG = 8.0, 64.0
+"""Decisions for which an endpoint was not chosen before it is tried: with any request, and with one
+that leaves most of its prompt cached elsewhere, as conversations do."""
 
 TRY_SHARE, MOST_SAVED = 0.1, 4.0
 """What tries may cost in addition: the share of each request's cost, and how many costs of a
@@ -72,8 +74,8 @@ class Explorer:
         if terms.outlook is None:
             return None, ""
         likely, possible = terms.outlook
-        can = table.decisions - table.chosen[view.slots] >= WAITS
-        can &= view.in_flight == 0.0
+        waited = table.decisions - table.chosen[view.slots]
+        can = (waited >= WAITS) & (view.in_flight == 0.0)
         if not np.count_nonzero(can):
             return None, ""
         cost_s = terms.cost_s
@@ -88,6 +90,8 @@ class Explorer:
         if view.load_s is not None:
             can &= view.load_s == 0.0
         best = int(scores.argmax()) if may is None else _best_of(may, scores)
+        leaves = view.cached_tokens.item(best) - view.cached_tokens > 0.5 * view.tokens
+        can &= ~leaves | (waited >= WAITS_LONG)
         least_s = max(cost_s.item(best), 1e-12)
         extra = np.maximum(cost_s * likely / least_s - 1.0, 0.0)
         saved = self._saved + TRY_SHARE * (table.decisions - self._saved_at)

@@ -73,6 +73,9 @@ class Feedback:
         flight, now = decision.flight, decision.now + end.latency_s
         if (began := flight.began) is None:
             return
+        health, paces = self._chooser.health, self._engines.paces
+        if len(paces.quick) and health.questions.may_ask:
+            paces.confirm(lambda slot: health.agrees(slot, now))
         if not end.ok or end.cause != "complete" or (decision.request.shadow and not flight.served):
             self._engines.gone(began, now)
             return

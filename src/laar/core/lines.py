@@ -49,6 +49,9 @@ class Line:
         self._products = [0.0] * size
         self._low: Floats = np.array(low)
         self._high: Floats = np.array(high)
+        self.level = 0.0
+        """Logarithm of how much the predictions for recent samples have changed since the start."""
+        self._recent: Floats = np.zeros(size)  # sum of features, each divided by its scale
         self._pending: list[tuple[float, ...]] = []
 
     def guess(self, features: Sequence[float]) -> float:
@@ -82,9 +85,14 @@ class Line:
         squares = fade * self._squares + left.T @ left
         products = fade * np.array(self._products) + left.T @ rows[:, -1]
         try:
-            self.now = self._solve(squares + np.diag(self._prior), products + self._expected)
+            now = self._solve(squares + np.diag(self._prior), products + self._expected)
         except np.linalg.LinAlgError:  # one feature is so large that all others are rounded away
             return False
+        self._recent = fade**5 * self._recent + np.add.reduce(left)
+        before, after = float(self._recent @ self.now), float(self._recent @ now)
+        if before > 0.0 and after > 0.0:
+            self.level += math.log(after / before)
+        self.now = now
         self._squares, self._products = squares, products.tolist()
         return True
 
@@ -112,6 +120,7 @@ class Line:
     def restate(self, factors: Sequence[float]) -> None:
         """Convert all samples: from now on, features are larger by these factors."""
         scale = np.array(factors)
+        self._recent = self._recent * scale
         self._squares = self._squares * np.outer(scale, scale)
         self._products = (np.array(self._products) * scale).tolist()
         self._pending = [tuple((np.array(row) * [*factors, 1.0]).tolist()) for row in self._pending]

@@ -7,7 +7,10 @@ the paces multiply.
 
 How many tokens an answer has depends on the model and the request, so an endpoint is not fast
 because its answers end early. If they are far shorter than its siblings', or its pace is one that
-the siblings make implausible, it is `hasty`: its pace is 1, and it teaches its model nothing.
+the siblings make implausible, it is `hasty`: its pace is 1, and it teaches its model nothing. An
+implausible pace is believed once a probe shows that the endpoint answers as a sibling does
+(`confirm`). Of two endpoints, neither pace makes the other implausible, so both count as equal
+until a probe shows that; if there are no probes, they are believed.
 
 An endpoint with few samples may be much faster or slower than they suggest. `outlook` has both: the
 pace that its samples suggest, and the one that is still possible (`laar.core.exploring`).
@@ -16,6 +19,7 @@ pace that its samples suggest, and the one that is still possible (`laar.core.ex
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated
 
@@ -24,6 +28,7 @@ import numpy as np
 from msgspec import Meta
 
 from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
+from laar.core.engine_model import ERROR
 
 _MOST_LOG = math.log(20.0)  # cap on a pace: devices under one model name differ by less
 _MEMORY = 60.0  # effective number of samples
@@ -41,6 +46,7 @@ _AT_ONCE = math.log(12.0)  # how much earlier they don't end, beyond what their 
 _ENDS = 40.0  # effective number of answers in these means
 _FEW = 2.0  # answers before they are compared with siblings'
 _MANY = 8.0  # answers of unknown length before that is compared as well
+_KNOWN = 0.3  # weight of answers, faded since, from which an endpoint's pace is compared
 
 _Log = Annotated[float, Meta(gt=-1e4, lt=1e4)]
 _Count = Annotated[float, Meta(ge=0, lt=1e4)]
@@ -64,11 +70,15 @@ class Paces:
         self.hasty: Mask = np.empty(0, np.bool_)
         """Whether an endpoint's answers end too early for its pace to be believed, by slot."""
         self.any_hasty = False
+        self.quick: Slots = np.empty(0, np.intp)
+        """The slots with an implausible pace."""
+        self._confirmed: set[int] = set()
+        self._confirms = False
         self.tries: Floats = np.empty(0)
         """Recent requests that went to an endpoint only because its pace is not known."""
         self._columns: Floats = np.empty((6, 0))  # log, weight, scatter: of `first`, `rest`
-        self._paced_at: Floats = np.empty(0)
-        self._usual: Floats = np.empty(0)  # log of the usual time that `rest` is relative to
+        self._paced_at: Floats = np.empty((2, 0))  # when samples were decayed; of the latest one
+        self._levels: Floats = np.empty((2, 0))  # what the logarithms are relative to
         self._ends: Floats = np.empty((4, 0))
         # Mean log of answers' seconds, and their number; of their tokens, and number, if known.
 
@@ -76,8 +86,8 @@ class Paces:
         """Grow to the table's size."""
         more = size - len(self.first)
         self._columns = np.pad(self._columns, ((0, 0), (0, more)))
-        self._paced_at = np.pad(self._paced_at, (0, more))
-        self._usual = np.pad(self._usual, (0, more))
+        self._paced_at = np.pad(self._paced_at, ((0, 0), (0, more)))
+        self._levels = np.pad(self._levels, ((0, 0), (0, more)))
         self._ends = np.pad(self._ends, ((0, 0), (0, more)))
         self.tries = np.pad(self.tries, (0, more))
         self.hasty = np.pad(self.hasty, (0, more))
@@ -90,7 +100,7 @@ class Paces:
         ratio: float,
         weight: float,
         as_of: float,
-        usual_s: float | None,
+        levels: tuple[float, float],
         *,
         first: bool,
     ) -> tuple[float, float] | None:
@@ -104,37 +114,38 @@ class Paces:
             ratio: the time that the answer took, divided by the usual time with this model.
             weight: weight of the sample.
             as_of: the time to which older samples are decayed.
-            usual_s: the usual time of this model's answers, by which earlier ratios are restated;
-                None once it is steady, as its errors would move the paces.
+            levels: logarithms of the model's usual times to the first token and after it, as of
+                this ratio, by which earlier ratios are restated.
             first: whether this is the time to the first token rather than the time after it.
         """
         logs, seen, scatter = self._columns[:3] if first else self._columns[3:]
-        usual = None if usual_s is None else math.log(max(usual_s, 1e-9))
-        if usual is not None and not first:
-            self._restate(slot, usual)
         keep = 1.0 - weight / _MEMORY
         log = min(_MOST_LOG, max(-_MOST_LOG, math.log(max(ratio, 1e-9))))
-        before = seen.item(slot)
+        before, at = seen.item(slot), 0 if first else 1
+        if before > 0.0:
+            log += levels[at] - self._levels.item(at, slot)
+        else:
+            self._levels[at, slot] = levels[at]
         if before > 0.0:
             miss = weight * (log - logs.item(slot) / before)
             scatter[slot] = scatter.item(slot) * keep * keep + miss * miss
         logs[slot] = logs.item(slot) * keep + weight * log
         seen[slot] = before * keep + weight
+        self._paced_at[1, slot] = as_of
         model_id = self._table.model_id[slot]
         self._learned += 1
         if self._learned < _TOGETHER or model_id < 0:  # its endpoint is leaving
             return None
         self._learned = 0
         same = np.flatnonzero(self._table.model_id == model_id)
-        if usual is not None:
-            self._restate(same, usual)
+        self._restate(same, levels)
         return self._work_out(same, as_of)
 
-    def _restate(self, slots: Slots | int, usual: float) -> None:
-        """Restate logarithms of ratios to an earlier usual time by the usual one now."""
-        before = self._usual[slots]
-        self._columns[3, slots] += self._columns[4, slots] * np.where(before, before - usual, 0.0)
-        self._usual[slots] = usual
+    def _restate(self, slots: Slots, levels: tuple[float, float]) -> None:
+        """Restate logarithms of ratios to earlier usual times by the usual ones now."""
+        now = np.array(levels)[:, np.newaxis]
+        self._columns[::3, slots] += self._columns[1::3, slots] * (self._levels[:, slots] - now)
+        self._levels[:, slots] = now
 
     def ended(self, slot: int, seconds: float, tokens: int | None) -> None:
         """Learn how soon an answer ended, as at an idle endpoint, and its length if it is known."""
@@ -144,6 +155,11 @@ class Paces:
                 seen = min(seen + 1.0, _ENDS)
                 mean += (math.log(max(value, 1e-6)) - mean) / seen
                 self._ends[row : row + 2, slot] = mean, seen
+
+    def confirm(self, agrees: Callable[[int], bool | None]) -> None:
+        """Believe implausible paces of slots that a probe confirms, as long as it does."""
+        self._confirms = True
+        self._confirmed = {slot for slot in self.quick.tolist() if agrees(slot)}
 
     def unproven(self, slot: int) -> bool:
         """Return whether an endpoint has answered too seldom for its pace to be known."""
@@ -166,8 +182,18 @@ class Paces:
         usual = np.bincount(model_id, weights * logs) / np.maximum(total, 1e-9)
         likely = np.exp(logs - usual[model_id]) / self.rest[slots]
         likely = np.where(open_, likely, 1.0)
-        hope = np.where(open_, np.exp(-_HOPE / np.sqrt(1.0 + answers)), 1.0)
+        # The prior's standard deviation is half of the hope, a prediction's error a sample's.
+        hope = np.exp(-_HOPE / np.sqrt(1.0 + answers * (0.5 * _HOPE / ERROR) ** 2))
+        hope = np.where(open_, hope, 1.0)
         return likely, likely * hope
+
+    def as_others(self, slots: Slots, load: Floats) -> Floats:
+        """Return loads of slots in which hasty ones have at least the others' mean."""
+        hasty = self.hasty[slots] if self.any_hasty else None
+        if hasty is None or not np.count_nonzero(hasty) or hasty.all():
+            return load
+        others = load[..., ~hasty].mean(axis=-1, keepdims=True)
+        return np.where(hasty, np.maximum(load, others), load)
 
     def relative(self) -> Floats:
         """Return the larger pace of each slot over the median of its model's endpoints.
@@ -185,8 +211,10 @@ class Paces:
         """Forget a slot whose endpoint was removed."""
         self._columns[:, slot] = 0.0
         self._ends[:, slot] = 0.0
-        self._paced_at[slot] = self._usual[slot] = self.tries[slot] = 0.0
+        self.tries[slot] = 0.0
+        self._paced_at[:, slot] = self._levels[:, slot] = 0.0
         self.hasty[slot] = False
+        self.quick = self.quick[self.quick != slot]
         self.first[slot] = self.rest[slot] = 1.0
 
     def state(self, slot: int) -> list[float] | None:
@@ -199,7 +227,7 @@ class Paces:
         """Restore a result of `state`, to be applied by `work_out_all`; skip invalid parts."""
         with suppress(msgspec.ValidationError, RecursionError):
             self._columns[:, slot] = msgspec.convert(known, _State)
-            self._paced_at[slot] = math.inf  # fading starts with the first request
+            self._paced_at[:, slot] = math.inf  # fading starts with the first request
 
     def work_out_all(self, as_of: float) -> None:
         """Update the paces of all endpoints."""
@@ -209,11 +237,13 @@ class Paces:
     def _work_out(self, same: Slots, as_of: float) -> tuple[float, float]:
         """Update the paces of a model's endpoints; return their mean changes, as `learn` does."""
         changes = []
-        known = self._columns.take(same, axis=1)
+        known, stale = self._columns.take(same, axis=1), 0.0
         if as_of > -math.inf:
-            passed_s = np.maximum(as_of - self._paced_at[same], 0.0)
-            self._paced_at[same] = as_of
-            faded = np.exp(-passed_s / _MEMORY_S)
+            passed_s = np.maximum(as_of - self._paced_at[:, same], 0.0)
+            self._paced_at[0, same] = as_of
+            self._paced_at[1, same] = np.minimum(self._paced_at[1, same], as_of)
+            faded, left = np.exp(-passed_s / _MEMORY_S)
+            stale = _DOUBT * (1.0 - left)
             known *= faded
             self.tries[same] *= faded
             self._columns[:, same] = known
@@ -224,19 +254,28 @@ class Paces:
             weights = np.where(hasty, 0.0, weights)
             first_scatter, rest_scatter = first_scatter * ~hasty, rest_scatter * ~hasty
         total = float(np.add.reduce(weights))
-        both = (first_logs + rest_logs) / (weights + _DOUBT)
         scatter = float(np.add.reduce(first_scatter) + np.add.reduce(rest_scatter))
-        doubt = _SURE**2 * scatter / max(total, 1e-9)
+        # The less the endpoints differ, beyond chance, the more they say about each other.
+        noise = (scatter + ERROR**2) / (total + 1.0)
+        both = (first_logs + rest_logs) / np.maximum(weights, 1e-9)
+        sure = min(noise / max(_spread(both, weights, noise), 1e-9), _DOUBT)
+        both *= weights / (weights + np.maximum(sure, stale))
+        differ = _spread(both, weights, _SURE**2 * noise)  # surely, not only probably
+        doubt = scatter / max(total, 1e-9) * min(max(noise / max(differ, 1e-9), 1.0), _SURE**2)
+        apart = first_logs / np.maximum(first_seen, 1e-9) - rest_logs / np.maximum(rest_seen, 1e-9)
+        pairs = first_seen * rest_seen / np.maximum(first_seen + rest_seen, 1e-9)
+        tie = min(noise / max(_spread(apart, pairs, noise), 1e-9), _TIE)
+        ties = np.maximum(tie, stale)
         for own, count, pace in (
             (first_logs, first_seen, self.first),
             (rest_logs, rest_seen, self.rest),
         ):
-            logs = (own + _TIE * both) / (count + _TIE)
+            logs = (own + ties * both) / np.maximum(count + ties, 1e-9)
             # Make the paces relative to each other: what they all share is in the model's lines.
             mean = float(logs @ weights) / total if total > 0.0 else 0.0
             logs -= mean
             # Breiman's garrote: 0 within the scatter, and nearly the full deviation far outside it.
-            seen = np.minimum(count + _TIE, weights)
+            seen = np.minimum(count + ties, weights)
             far = logs * logs * seen
             shown = np.maximum(0.0, 1.0 - (doubt + _EVEN**2 * seen) / np.maximum(far, 1e-12))
             logs = np.minimum(np.maximum(logs * shown, -_MOST_LOG), _MOST_LOG)
@@ -257,15 +296,32 @@ class Paces:
         lengths = _relative(lengths, counted >= _FEW)
         if np.count_nonzero(counted):  # if only others say how long answers are, time shows it
             lengths = np.where((counted < 1.0) & (answers >= _MANY), ends, lengths)
-        paces = _relative(paces, seen >= 1.0)
+        paces = _relative(paces, seen >= _KNOWN)
         # The fewer answers, the more chance explains.
         lengths += 2.0 / np.sqrt(np.maximum(np.where(counted, counted, answers), 1.0))
         hasty = (lengths < -_SHORT) | (ends - np.minimum(paces, 0.0) < -_AT_ONCE)
-        if np.count_nonzero(answers) > 2:  # of two, neither pace makes the other implausible
-            hasty |= paces < -_IMPLAUSIBLE
+        quick = paces < -_IMPLAUSIBLE
+        if len(self.quick) or np.count_nonzero(quick):
+            others = self.quick[~np.isin(self.quick, same)]
+            self.quick = np.concatenate((others, same[quick]))
+        if self._confirms or np.count_nonzero(answers) > 2:
+            hasty |= quick & ~np.isin(same, list(self._confirmed))
         self.hasty[same] = hasty
         self.any_hasty = bool(np.count_nonzero(self.hasty))
         return hasty if np.count_nonzero(hasty) else None
+
+
+def _spread(values: Floats, weights: Floats, noise: float) -> float:
+    """Return the variance of values beyond chance, if a sample's is `noise`.
+
+    This is the estimate of DerSimonian and Laird; `weights` are numbers of samples.
+    """
+    total = float(np.add.reduce(weights))
+    if total <= 0.0:
+        return 0.0
+    far = values - float(values @ weights) / total
+    beyond = float(weights @ (far * far)) - noise * (np.count_nonzero(weights) - 1)
+    return max(0.0, beyond) / max(total - float(weights @ weights) / total, 1e-9)
 
 
 def _relative(logs: Floats, known: Mask) -> Floats:

@@ -15,7 +15,7 @@ import numpy as np
 from laar.accuracy.assessor import PlainAssessor
 from laar.core.apart import Apart
 from laar.core.candidates import Group
-from laar.core.endpoints import Floats, Mask, Slots
+from laar.core.endpoints import Floats, Slots
 from laar.core.interfaces import View
 from laar.core.request import Request
 
@@ -94,10 +94,7 @@ def view_of(
     if weights_of:
         of = chooser.engines.constants(slots)
         load_s = chooser.adapters.price(slots, request.model, float(of.answer_s.mean()))
-    in_flight, queued_tokens = table.in_flight[slots], table.queued_tokens[slots]
-    if chooser.engines.paces.any_hasty:
-        hasty = chooser.engines.paces.hasty[slots]
-        in_flight, queued_tokens = _as_others(hasty, in_flight), _as_others(hasty, queued_tokens)
+    paces = chooser.engines.paces
     view = View(
         request=request,
         now=now,
@@ -106,8 +103,8 @@ def view_of(
         slots=slots,
         tokens=tokens,
         cached_tokens=shares[slots] * tokens,
-        queued_tokens=queued_tokens,
-        in_flight=in_flight,
+        queued_tokens=paces.as_others(slots, table.queued_tokens[slots]),
+        in_flight=paces.as_others(slots, table.in_flight[slots]),
         rtt_s=group.rtt_s,
         probability=known.probability[judged],
         evidence=known.evidence[judged],
@@ -146,12 +143,6 @@ def _judged(
         for adapter, at in zip(adapters, model_id.tolist(), strict=True)
     ]
     return list(places), np.array(own, np.intp)
-
-
-def _as_others(hasty: Mask, load: Floats) -> Floats:
-    """Return loads in which those that end answers too early have at least the others' mean."""
-    others = load[~hasty]
-    return np.where(hasty, np.maximum(load, others.mean()), load) if len(others) else load
 
 
 def _times_tried(models: Sequence[str], tried: Sequence[str]) -> Floats:

@@ -81,6 +81,7 @@ async def ask(session: aiohttp.ClientSession, spec: EndpointSpec) -> Asked:
         "model": spec.models[0],
         "messages": [{"role": "user", "content": "1"}],
         "max_tokens": _TOKENS,
+        "temperature": 0,
         "stream": True,
     }
     headers = {"content-type": "application/json", "user-agent": "laar-trial"}

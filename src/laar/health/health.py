@@ -306,6 +306,11 @@ class Health:
         endpoint = self._endpoints.get(slot)
         return endpoint is not None and endpoint.breaker.request_due(now)
 
+    def agrees(self, slot: int, now: float) -> bool | None:
+        """Return whether a slot answers as a sibling does (`Questions.agrees`)."""
+        known = self._endpoints.get(slot)
+        return known is not None and self.questions.agrees(known, now)
+
     # -- for reports ---------------------------------------------------------------------------
 
     def state(self, slot: int, now: float) -> str:

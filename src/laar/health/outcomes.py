@@ -179,7 +179,7 @@ class Outcomes:
         counts = clients.flawed(endpoint.slot, asked, now)
         if counts:
             habit.note(now, happened=True)
-        else:
+        elif not is_dull or self._questions.agrees(endpoint, now) is False:
             self._hear_siblings(endpoint, counts, now)
         apart = stands_out(habit, others, now)
         fails = counts and (apart or (on_trial and len(others) > 0 and is_alone))
@@ -187,7 +187,8 @@ class Outcomes:
             if counts and is_alone and habit.row > 1:  # read more, to compare
                 endpoint.to_read = max(endpoint.to_read, 2)
                 endpoint.family.contest(now)
-                self._hear_siblings(endpoint, apart, now)
+                if self._questions.agrees(endpoint, now) is False:
+                    self._hear_siblings(endpoint, apart, now)
             return False
         attempt.judged = attempt.useless = True
         if attempt.stage is Stage.SENT:

@@ -6,9 +6,15 @@ requests until it has answered. The probe settles what one outcome leaves open: 
 the prompt's or the engine's fault; whether an attempt that Envoy retried elsewhere met a full
 queue; and, if a sibling gets the same probe, whether a 401 or a 400 is due to a client's request or
 to this endpoint alone.
+
+Nobody knows what an unknown model should answer, but its endpoints should answer alike: probes are
+greedy. So what looks odd about one endpoint, as its speed or a text that it gives to all, is
+confirmed once a sibling gives the same answer to the same probe (`Questions.agrees`).
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
 
 from laar.health.endpoint import Endpoint, Family
 from laar.health.kinds import DULL, FAILURES, GOOD, USELESS, Kind, Reply
@@ -21,6 +27,21 @@ _REJECTED_ROW = 4  # client errors before a probe decides, since clients may be 
 _COMPARED = USELESS | {Kind.DENIED, Kind.REJECTED}
 """Kinds that count as failures only once a sibling has done better with the same probe."""
 _NO_ANSWER = frozenset((Kind.STATUS, Kind.RETRIED))
+_COMPARED_S = 60.0
+"""Seconds for which two endpoints that gave the same answer are assumed to do so."""
+
+
+@dataclass(slots=True)
+class _Pair:
+    """An endpoint and its sibling that got the same probe at `at`, and digests of what they said.
+
+    `agrees` is None while that is unknown.
+    """
+
+    slots: tuple[int, int]
+    at: float
+    agrees: bool | None
+    said: dict[int, int] = field(default_factory=dict)
 
 
 class Questions:
@@ -36,7 +57,8 @@ class Questions:
         self.doubts: set[tuple[int, str]] = set()
         self._records = records
         self._controls: dict[int, bool] = {}
-        """Siblings of endpoints that deny access, and whether their probe is in flight."""
+        """Endpoints probed though nothing is wrong, and whether their probe is in flight."""
+        self._pairs: dict[int, _Pair] = {}
 
     @property
     def may_ask(self) -> bool:
@@ -84,9 +106,34 @@ class Questions:
             self.doubts.add((endpoint.slot, name))  # at 4, 8, 16 ...: clients cause streaks too
         return row > 1
 
+    def agrees(self, endpoint: Endpoint, now: float) -> bool | None:
+        """Return whether an endpoint answers a probe as a sibling does; None until that is known.
+
+        Both are probed, and again after a minute. False if they can't be compared.
+        """
+        pair = self._pairs.get(endpoint.slot)
+        if pair is None or now - pair.at >= _COMPARED_S:
+            sibling = next((e.slot for e in endpoint.others() if not e.breaker.is_out), None)
+            if sibling is None or not self.may_ask:
+                return False
+            slots, before = (endpoint.slot, sibling), None if pair is None else pair.agrees
+            pair = self._pairs[endpoint.slot] = _Pair(slots, now, before)
+            for slot in slots:
+                self._controls.setdefault(slot, False)
+        return pair.agrees
+
+    def _compare(self, slot: int, said: int) -> None:
+        """Record what an endpoint said to a probe; 0 if nothing good."""
+        for pair in self._pairs.values():
+            if slot in pair.slots:
+                pair.said[slot] = said
+                if len(pair.said) == len(pair.slots):
+                    pair.agrees = bool(said) and len(set(pair.said.values())) == 1
+
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed."""
         self._controls.pop(slot, None)
+        self._pairs = {at: pair for at, pair in self._pairs.items() if slot not in pair.slots}
 
     def due(self, now: float, most: int) -> list[int]:
         """Return at most `most` slots to probe; each only once until `answered` is called."""
@@ -122,6 +169,8 @@ class Questions:
         """
         records = self._records
         was_control = self._controls.pop(slot, False)
+        if self._pairs:
+            self._compare(slot, reply.said if reply is not None and reply.found == GOOD else 0)
         endpoint = records.endpoints.get(slot)
         if endpoint is None:
             return

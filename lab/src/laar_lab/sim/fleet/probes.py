@@ -74,7 +74,7 @@ class Probes:
             return
         answered = partial(director.health.questions.answered, slot)
         if refusal is None:
-            answered(Reply(status=200, found=GOOD), self._clock.now, None)
+            answered(Reply(status=200, found=GOOD, said=1), self._clock.now, None)
         elif refusal.reason == "connection_lost":
             answered(None, self._clock.now, None, refused=True)
         else:
