@@ -154,7 +154,7 @@ def test_an_operator_path_is_refused_in_openais_format_even_in_shadow_mode(first
     (refused,) = stream.receive(first, 0.0)
     assert isinstance(refused, Immediate)
     assert refused.status == 403
-    assert orjson.loads(refused.body)["error"]["reason"] == "denied-path"
+    assert orjson.loads(refused.body)["error"]["code"] == "denied-path"
 
 
 @pytest.mark.parametrize("end", ["/", "//", "%2F", "%0A", "/%0a?x"])

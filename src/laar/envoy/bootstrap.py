@@ -61,7 +61,7 @@ from laar.envoy.options import (
 )
 from laar.protocol import agreed
 from laar.protocol import headers as names
-from laar.protocol.answers import MAX_ANSWER_BYTES, error_body
+from laar.protocol.answers import MAX_ANSWER_BYTES, error_body, error_document
 from laar.protocol.paths import (
     ANY_NAME_PATH,
     DENIED_ERROR,
@@ -78,6 +78,7 @@ _PROTOCOL = "x-envoy-protocol"
 """Request header for routes only: HTTP version, and the body's transfer encoding if it has one."""
 _IS_HEDGE = "x-envoy-is-timeout-retry"
 """Envoy's request header: whether the last attempt was made while another is open."""
+_ID = "%REQ(X-REQUEST-ID)%"
 _HEDGED = "x-envoy-hedged"
 """Response header for retry policies only: `_IS_HEDGE` and the status."""
 
@@ -129,19 +130,30 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
         early_changes=[
             *({"remove": name} for name in sorted(_not_for(shape, options))),
             _part("removed_headers", pattern=header_pattern()),
-            {"append": _part("protocol")},
+            *(
+                {"append": each}
+                for each in _set({_PROTOCOL: "%PROTOCOL% %REQ(TRANSFER-ENCODING)%"})
+            ),
         ],
         control_headers=[
             {"remove": name}
             for name in sorted({_PROTOCOL, *names.CONTROL_HEADERS} - {names.DESTINATION})
         ],
-        set_by_routes=[_part("set_by_route", header=name) for name in names.SET_BY_ROUTES],
+        set_by_routes=_set(
+            {
+                name: f"%DYNAMIC_METADATA({agreed.LB_NAMESPACE}:{name})%"
+                for name in names.SET_BY_ROUTES
+            }
+        ),
         routes=[_denied_route(), *_routes(options, answers)],
         any_of_them={agreed.ALIKE_KEY: True},
         naming_path=f"{NAMING_PATH}|({'|'.join(endpoints_file.HEALTH_PATHS)})([/_?].*)?$|.*",
         unless_named=_part("skip_if", conditions=named),
         unless_unread=_part("skip_if", conditions=[*named, *unread]),
-        local_replies=[_part("local_reply", **reply) for reply in _part("local_replies")],
+        local_replies=[
+            _local_reply(**each)
+            for each in _part("local_replies", max_body_bytes=options.max_body_bytes)
+        ],
         idle_timeout=duration(options.idle_timeout_s),
         upload_timeout=duration(
             options.longest_hold_s
@@ -214,6 +226,11 @@ def _filled(part: Any, values: Mapping[str, Any]) -> Any:
 # -- its values --------------------------------------------------------------------------------
 
 
+def _set(headers: Mapping[str, str]) -> list[Any]:
+    """Return Envoy's options that set headers; empty values set none."""
+    return [_part("set_header", key=key, value=value) for key, value in headers.items()]
+
+
 def _address(host: str, port: int) -> dict[str, Any]:
     """Return a TCP address; `host` is an IP address or, for the picker, a DNS name.
 
@@ -253,7 +270,30 @@ def _denied_route() -> Any:
         naming=ANY_NAME_PATH,
         status=error.status,
         body=body,
-        reason=error.reason,
+        headers=_set(
+            {
+                "content-type": "application/json",
+                names.REASON: error.reason,
+                names.ANSWERED_IDS[1]: _ID,
+            }
+        ),
+    )
+
+
+def _local_reply(
+    *,
+    reason: str,
+    status: int,
+    message: str,
+    filters: list[Any],
+    changes: Mapping[str, Any] | None = None,
+) -> Any:
+    headers = {names.REASON: reason, names.ANSWERED_IDS[1]: _ID}
+    if status >= 500:
+        headers[names.RETRY_AFTER] = "1"
+    body = error_document(status, reason, message, _ID)
+    return _part(
+        "local_reply", filters=filters, changes=changes or {}, headers=_set(headers), body=body
     )
 
 
@@ -273,6 +313,7 @@ def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[A
         silence_s: float = math.inf,
         begin_s: int = 0,
         repeats: bool = False,
+        is_decided: bool = False,
     ) -> Any:
         faults = RETRIED_STATUSES if repeats else ()
         return _part(
@@ -289,6 +330,7 @@ def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[A
             # endpoint, and the first to respond wins: an endpoint that is only slow is not cut off.
             begin={"per_try_timeout": duration(begin_s)} if begin_s else {},
             hedge={"hedge_policy": {"hedge_on_per_try_timeout": True}} if begin_s else {},
+            headers=_set({} if is_decided else {names.REASON: names.FAILED_OPEN}),
         )
 
     for silence_s in (*names.BEGINS_S, names.SILENCE_S, None):
@@ -304,6 +346,7 @@ def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[A
             {"prefix": "/", "dynamic_metadata": metadata},
             silence_s=math.inf if silence_s is None else names.SILENCE_S,
             begin_s=silence_s if silence_s in names.BEGINS_S else 0,
+            is_decided=True,
         )
     for repeats in (True, False):
         ends = "|".join(end for end, api in SUFFIXES if repeats is (api is not Api.RESPONSES))

@@ -69,7 +69,9 @@ class AnswerHalf(StreamState):
             else:
                 self.refuse_rework()
         if decision is None:
-            self.dialect.answer_headers([], event.forged, out, read=False)
+            tells = self._begun and self.env.settings.answers is not names.Answers.NONE
+            told = [(names.REASON, names.FAILED_OPEN)] if tells else []
+            self.dialect.answer_headers(told, event.forged, out, read=False)
             return self._complete(now) if event.end else ResponsePhase.ANSWER
         if event.served and (self.shadow or event.attempts > 1 or event.served != decision.address):
             self.env.recorder.served(decision, event.served, now)  # first: our headers name it
@@ -118,7 +120,8 @@ class AnswerHalf(StreamState):
         self.answer.fail()
         self._end(now)
         repeats = not self.acts and self.body.size_bytes <= RESENT_BYTES
-        out.append(refusal(no_answer_error(event, decision.model, repeats=repeats), decision.id))
+        error = no_answer_error(event, decision.model, repeats=repeats)
+        out.append(refusal(error, decision.request.id, decision.id))
         return ResponsePhase.OVER
 
     def _response_body(self, event: ResponseBody, now: float, out: list[Action]) -> ResponsePhase:

@@ -377,7 +377,7 @@ class RequestHalf(StreamState):
             return self._stand_aside(out, model)
         self.refuse_rework()
         self.body.take()
-        out.append(refusal(error))
+        out.append(refusal(error, self._id))
         return RequestPhase.OVER
 
     def _stand_aside(self, out: list[Action], model: str | None = None) -> RequestPhase:
