@@ -166,7 +166,12 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
         message_timeout=duration(MESSAGE_TIMEOUT_S),
         longest_answer=duration(options.longest_hold_s + agreed.DECISION_MARGIN_S),
         # A route may name its pool: metadata {laar: {pool: NAME}}.
-        attributes=[names.POOL, agreed.ATTEMPTS, *names.attributes_read(options.tenant_header)],
+        attributes=[
+            names.POOL,
+            agreed.ATTEMPTS,
+            agreed.LONGEST_HOLD,
+            *names.attributes_read(options.tenant_header),
+        ],
         eds_directory=str(PurePath(options.eds_path).parent),
         tls_matches=[*_tls_matches(options), _part("tls_of_nobody")],
         picker_type="STATIC" if is_ip(host) else "STRICT_DNS",
@@ -324,7 +329,7 @@ def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[A
             attempts=1 + options.retries,
             **timeouts,
             retry_on=f"{_NOTHING_DONE},reset" if repeats else _NOTHING_DONE,
-            retried_statuses=[429, *faults],
+            retried_statuses=[] if is_decided else [429, *faults],
             silence=duration(min(silence_s, options.idle_timeout_s)),
             # If response headers do not arrive in time, the request is also sent to the next
             # endpoint, and the first to respond wins: an endpoint that is only slow is not cut off.

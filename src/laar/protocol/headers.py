@@ -16,6 +16,7 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from laar.core.request import MAX_OBJECTIVE_S
+from laar.protocol.patience import PATIENCE_HEADERS, patience_of
 from laar.protocol.reserved import HARMLESS_HEADERS, reserved_headers
 from laar.protocol.sessions import (
     AGENT_HEADERS,
@@ -217,6 +218,7 @@ class Head:
     objective: str = ""
     context: str = ""
     ttft_objective_s: float | None = None
+    patience_s: float | None = None
 
 
 def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
@@ -230,6 +232,7 @@ def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
             *SIGNATURES,
             *SESSION_HEADERS,
             *AGENT_HEADERS,
+            *PATIENCE_HEADERS,
             TRACE_PARENT,
             TRACE_STATE,
             tenant_header.lower(),
@@ -266,6 +269,8 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         trace_state=get(TRACE_STATE, ""),
         control=tuple(_REMOVED.intersection(headers)),
     )
+    if not PATIENCE_HEADERS.isdisjoint(headers):
+        head.patience_s = patience_of(headers)
     if not HARMLESS_HEADERS.issuperset(headers):
         head.control += reserved_headers(headers)
     if head.control:  # most requests have no control headers
