@@ -261,7 +261,7 @@ def _error_in(body: bytes) -> tuple[str | None, str | None]:
     """Return the message and reason of an OpenAI error body; None for other bodies."""
     try:
         error = orjson.loads(body)["error"]
-        return str(error["message"]), error.get("reason")
+        return str(error["message"]), error.get("code")
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         return None, None
 

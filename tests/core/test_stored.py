@@ -70,7 +70,7 @@ def test_a_tenants_files_stay_at_one_endpoint_while_it_is_there():
 
     def homes():
         def of(tenant):
-            listed = Request(id="r", api=Api.OPAQUE, by_tenant=True, tenant=tenant)
+            listed = Request(id="r", api=Api.OPAQUE, stays_as=tenant)
             [home] = {d.decide(listed, 1.0).address for _ in range(10)}
             return home
 

@@ -97,7 +97,7 @@ async def test_endpoints_that_are_not_listed_get_no_requests(fleet, http, shape)
             async with http.post(f"{envoy.url()}/v1/completions", data=BytesIO(BODY)) as response:
                 assert response.status == 503
                 assert response.headers["retry-after"] == "1"
-                assert (await response.json())["error"]["reason"] == "no-answer"
+                assert (await response.json())["error"]["code"] == "no-answer"
         assert len(a.requests) == before
         await picker.stop(None)
     assert not outside.requests
@@ -120,12 +120,16 @@ async def test_without_a_picker_envoy_spreads_the_requests_and_recovers(fleet, h
     a, b = await fleet.upstreams(2)
     fleet.members([a.address, b.address])
     envoy = await fleet.envoy(shape)
-    chosen = [(await post(http, envoy.url())).headers["x-upstream"] for _ in range(20)]
-    assert set(chosen) == {a.address, b.address}
+    answers = [(await post(http, envoy.url())).headers for _ in range(20)]
+    assert {headers["x-upstream"] for headers in answers} == {a.address, b.address}
+    if shape != "full-duplex":  # not laar's Envoy
+        assert {headers["x-laar-reason"] for headers in answers} == {"failed-open"}
 
     await fleet.picker(b.address)
     await eventually(lambda: picked(fleet, http, envoy), what="Envoy finding the picker")
-    assert (await post(http, envoy.url())).headers["x-upstream"] == b.address
+    answer = await post(http, envoy.url())
+    assert answer.headers["x-upstream"] == b.address
+    assert "x-laar-reason" not in answer.headers
 
 
 async def test_while_one_of_several_pickers_is_gone_the_others_decide(fleet, http):
@@ -148,7 +152,9 @@ async def test_failing_closed_answers_503_without_a_picker(fleet, http, shape):
         assert response.headers["retry-after"] == "1"
         assert response.headers["x-laar-reason"] == "no-picker"
         assert response.content_type == "application/json"
-        assert (await response.json())["error"]["reason"] == "no-picker"
+        answer = await response.json()
+        assert answer["error"]["code"] == "no-picker"
+        assert answer["request_id"] == response.headers["request-id"] != ""
     assert not a.requests
 
 
@@ -242,10 +248,12 @@ async def test_requests_refused_by_envoy_get_an_answer(fleet, shape):
     fleet.members([])
     await fleet.picker("127.0.0.1:1")
     envoy = await fleet.envoy(shape)
-    for request_head, status in (
-        (b"GET / HTTP/1.1\r\nhost: a\r\n" + b"x-many: 1\r\n" * 200, 431),
-        (b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n", 400),
-        (b"CONNECT api.example:443 HTTP/1.1\r\nhost: api.example:443\r\n", 404),
+    twice = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n"
+    for request_head, status, reason in (
+        (b"GET / HTTP/1.1\r\nhost: a\r\n" + b"x-many: 1\r\n" * 200, 431, "headers-too-large"),
+        (b"GET / HTTP/1.1\r\nhost: a\r\nx: " + b"1" * 70_000, 431, "headers-too-large"),
+        (twice, 400, "bad-request"),
+        (b"CONNECT api.example:443 HTTP/1.1\r\nhost: api.example:443\r\n", 404, "bad-request"),
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", URL(envoy.url()).port)
         async with asyncio.timeout(10):
@@ -255,8 +263,9 @@ async def test_requests_refused_by_envoy_get_an_answer(fleet, shape):
             writer.close()
             await writer.wait_closed()
         assert head.startswith(b"HTTP/1.1 %d " % status)
-        refusal = orjson.loads(body)
-        assert (refusal["type"], refusal["error"]["reason"]) == ("error", "bad-request")
+        assert f"x-laar-reason: {reason}".encode() in head
+        assert b"request-id: -" not in head
+        assert orjson.loads(body)["error"]["code"] == reason
     assert fleet.seen == []
 
 

@@ -97,17 +97,17 @@ def test_usage_is_read_from_unstreamed_answers_of_every_api(document, usage):
     assert reader.usage == usage
 
 
-def test_a_refusal_has_the_format_of_openai_and_of_anthropic_with_code_and_reason():
-    body = orjson.loads(error_body(RequestError(404, "unknown-model", "no such model")))
+def test_a_refusal_has_the_format_of_openai_and_of_anthropic_with_its_reason_as_code():
+    body = orjson.loads(error_body(RequestError(404, "unknown-model", "no such model"), "req-1"))
     assert body == {
         "type": "error",
         "error": {
             "message": "no such model",
             "type": "not_found_error",
             "param": None,
-            "code": 404,
-            "reason": "unknown-model",
+            "code": "unknown-model",
         },
+        "request_id": "req-1",
     }
 
 

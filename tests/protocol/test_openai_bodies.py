@@ -42,7 +42,7 @@ JSON = st.recursive(
         ("/v1/chat/%zz", Api.OPAQUE),
         ("/invocations", Api.CHAT),
         ("/inference/v1/generate", Api.COMPLETIONS),
-        ("/generate", Api.OPAQUE),
+        ("/generate", Api.OTHER),
         ("/tokenize", Api.OPAQUE),
         ("/", Api.OPAQUE),
     ],

@@ -1,6 +1,8 @@
 """Operator paths are denied, even if they are disguised."""
 
+import json
 import re
+from pathlib import Path
 
 import orjson
 import pytest
@@ -87,6 +89,22 @@ def test_other_paths_pass(path):
     assert path not in DENIED
 
 
+SERVED = json.loads((Path(__file__).parent / "engine_routes.json").read_text())
+"""Paths that released engines serve; `python deploy/engine_names.py` renews them."""
+
+
+@pytest.mark.parametrize("base", ["", "/base", "/v1/base/"])
+def test_every_path_that_engines_serve_is_priced_denied_or_known_to_need_neither(base):
+    paths = {kind: [base + path for path in SERVED[kind]] for kind in SERVED if kind != "packages"}
+    assert not paths["unreviewed"]
+    for kind in ("prompts", "others", "operators"):
+        assert {path for path in paths[kind] if path in DENIED} == (
+            set(paths[kind]) if kind == "operators" else set()
+        )
+    assert [path for path in paths["prompts"] if api_of(path) is Api.OPAQUE] == []
+    assert [path for path in paths["others"] if api_of(path) is not Api.OPAQUE] == []
+
+
 WORDS = [path.strip("/") for path in DENIED_PATHS]
 OPERATORS = st.sampled_from([*WORDS, "metrics-bot", "metricsx"])
 NAMES = st.one_of(OPERATORS, st.from_regex(r"[a-z][a-z0-9._-]{0,8}", fullmatch=True))
@@ -154,7 +172,7 @@ def test_an_operator_path_is_refused_in_openais_format_even_in_shadow_mode(first
     (refused,) = stream.receive(first, 0.0)
     assert isinstance(refused, Immediate)
     assert refused.status == 403
-    assert orjson.loads(refused.body)["error"]["reason"] == "denied-path"
+    assert orjson.loads(refused.body)["error"]["code"] == "denied-path"
 
 
 @pytest.mark.parametrize("end", ["/", "//", "%2F", "%0A", "/%0a?x"])

@@ -110,7 +110,7 @@ async def test_a_request_that_would_be_refused_gets_the_refusal(tmp_path, http):
             got, answer = await post(http, url, body)
             assert got == status, (body[:80], answer)
             assert answer["error"]["message"], body[:80]
-            assert reason is None or answer["error"]["reason"] == reason, body[:80]
+            assert reason is None or answer["error"]["code"] == reason, body[:80]
 
 
 @pytest.mark.parametrize("header", ["x-session-id", "session-id", "session_id", "tenant"])
@@ -150,7 +150,7 @@ async def test_a_bad_limit_gets_a_400(tmp_path, http):
     async with watched_picker(tmp_path) as (_, url):
         for limit in ("0", "x", "999", "-1", "9" * 99):
             status, answer = await get(http, f"{url}/decisions?limit={limit}")
-            assert (status, answer["error"]["reason"]) == (400, "bad-limit"), limit
+            assert (status, answer["error"]["code"]) == (400, "bad-limit"), limit
 
 
 async def test_requests_are_served_while_a_long_list_of_decisions_is_built(tmp_path, http):

@@ -276,7 +276,7 @@ async def test_operator_paths_reach_no_endpoint_with_or_without_a_picker(gateway
                 body = b"{}" if method == "POST" else None
                 async with http.request(method, target, data=body) as answer:
                     assert answer.status == 403, (path, method, alive)
-                    assert (await answer.json())["error"]["reason"] == "denied-path"
+                    assert (await answer.json())["error"]["code"] == "denied-path"
         named = envoy.url() + "/openai/deployments/metrics-bot/chat/completions?api-version=1"
         async with http.post(named, data=chat()) as answer:
             assert answer.status == 200 or (not alive and answer.status == 503)

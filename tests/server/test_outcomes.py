@@ -290,7 +290,7 @@ async def test_invalid_reports_get_an_error_in_openais_format(gateway, http):
         got, answer = await post(gateway, http, body)
         assert got == status, body[:80]
         assert says in answer["error"]["message"], body[:80]
-        assert answer["error"]["code"] == status, body[:80]
+        assert answer["error"]["type"] == "invalid_request_error", body[:80]
         valid = {"decision_id": "x", "correct": True}
         assert (await post(gateway, http, valid))[0] == 200, body[:80]
 

@@ -305,7 +305,7 @@ async def test_clients_cannot_forge_what_a_gateway_asserts_about_them(
                 envoy.url() + path, data=BytesIO(body), headers=named.get("headers")
             ) as answer:
                 assert answer.status == 400
-                assert (await answer.json())["error"]["reason"] == "denied-member"
+                assert (await answer.json())["error"]["code"] == "denied-member"
     assert len(upstream.asked) == 1
 
 

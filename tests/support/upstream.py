@@ -61,6 +61,7 @@ class RecordingUpstream(ServedEngine):
         self.requests: deque[RecordedRequest] = deque(maxlen=_MAX_RECORDED)
         self.default_answer = Answer()
         self.chat_answer: Answer | Callable[[], Answer] | None = None  # takes precedence for chat
+        self.socket_status = 101  # of answers to those who open a WebSocket
         self.models: list[dict[str, object]] = []  # for the picker's polls of model names
         self.lists_models = asyncio.Event()  # while cleared, such polls wait
         self.lists_models.set()
@@ -89,6 +90,8 @@ class RecordingUpstream(ServedEngine):
                 body=b"" if upgrade else await request.read(),
             )
         )
+        if upgrade and self.socket_status != 101:
+            return web.Response(status=self.socket_status)
         if upgrade:
             return await _echo_websocket(request)
         # Scrapes and probes come at any time, so scripted answers are only for other requests.

@@ -266,6 +266,10 @@ class Chooser:
         group = self.candidates.of(request, subset, now)
         if request.response_id and subset is request.subset and len(group.able) > 1:
             raise not_stored()  # several endpoints may have stored the answer
+        if request.needs_model and not request.model and len(group.models) > 1:
+            raise RequestError(
+                426, "no-model", "no header or query names the model: ask over plain HTTP"
+            )
         if request.api is Api.OPAQUE:
             return group, ()
         if not request.model and len(group.models) > 1:
@@ -341,12 +345,12 @@ class Chooser:
         """Choose the least loaded of some random endpoints, as there is no prompt to price.
 
         Requests of all kinds count as load, since they share the engine.
-        A tenant's files and batches go to the same endpoint, by rendezvous hashing, so that later
-        requests of the tenant find all of them there, through any picker.
+        Requests that stay together go to the same endpoint, by rendezvous hashing, so that later
+        ones find there what earlier ones left, through any picker.
         """
-        table, tenant, slots = self.table, request.tenant, group.slots
-        if request.by_tenant:
-            keys = (f"{tenant}\n{table.spec(slot).address}".encode() for slot in slots.tolist())
+        table, stays_as, slots = self.table, request.stays_as, group.slots
+        if stays_as is not None:
+            keys = (f"{stays_as}\n{table.spec(slot).address}".encode() for slot in slots.tolist())
             hashes = list(map(xxhash.xxh3_64_intdigest, keys))
             order = sorted(range(len(slots)), key=hashes.__getitem__)[:_OPAQUE_DRAWS]
         else:

@@ -18,13 +18,14 @@ MAX_OBJECTIVE_S = 3600.0
 
 
 class Api(StrEnum):
-    """Body format of a request. The body of an OPAQUE request is not read."""
+    """Body format of a request: OTHER are engines' own; an OPAQUE request's body is not read."""
 
     CHAT = "chat"
     COMPLETIONS = "completions"
     RESPONSES = "responses"
     EMBEDDINGS = "embeddings"
     MESSAGES = "messages"
+    OTHER = "other"
     OPAQUE = "opaque"
 
 
@@ -57,7 +58,7 @@ class Request:
         id: the ``x-request-id``, from the client or from the picker.
         api: body format.
         model: model name in the client's request; empty if none.
-        encodes: whether it is an OPAQUE request to a path for embeddings, scores or labels.
+        encodes: whether its path is for embeddings, scores or labels.
         spans: the prompt's text in the order in which the engine sees it: role markers, tools,
             texts, digests of images. Prefixes are hashed over these.
         question: text of the last user message, from which language and task are detected.
@@ -85,8 +86,12 @@ class Request:
             endpoint that gave that answer has it.
         conversation_id: id of the stored conversation that it refers to; ignored if no endpoint is
             known to store it.
-        by_tenant: whether it stores or lists files or batches; a tenant's are all at one endpoint.
+        stays_as: all unread requests with this value go to the same endpoint; None: to any. It is
+            the tenant whose files or batches are stored or listed, or the session of a WebSocket.
+        needs_model: where the endpoints serve several models, it is refused unless it names one.
         ttft_objective_s: objective for the first token, from ``x-slo-ttft-ms``; None if not set.
+        patience_s: how long the client says that it waits, in seconds; None if it doesn't.
+        longest_hold_s: how long its Envoy waits for the decision; 0 if unknown.
         pool: pool that the gateway's route selects; empty means all endpoints.
         subset: addresses (with or without port) that the gateway allows; None means all.
         shadow: the decision is only recorded, and Envoy chooses the endpoint.
@@ -121,8 +126,11 @@ class Request:
     session: str = ""
     response_id: str = ""
     conversation_id: str = ""
-    by_tenant: bool = False
+    stays_as: str | None = None
+    needs_model: bool = False
     ttft_objective_s: float | None = None
+    patience_s: float | None = None
+    longest_hold_s: float = 0.0
     pool: str = ""
     subset: frozenset[str] | None = None
     shadow: bool = False

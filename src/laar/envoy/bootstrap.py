@@ -61,7 +61,7 @@ from laar.envoy.options import (
 )
 from laar.protocol import agreed
 from laar.protocol import headers as names
-from laar.protocol.answers import MAX_ANSWER_BYTES, error_body
+from laar.protocol.answers import MAX_ANSWER_BYTES, error_body, error_document
 from laar.protocol.paths import (
     ANY_NAME_PATH,
     DENIED_ERROR,
@@ -78,6 +78,7 @@ _LISTENER = "x-envoy-listener"
 """Request header for routes only: the address of the listener that the request came to."""
 _IS_HEDGE = "x-envoy-is-timeout-retry"
 """Envoy's request header: whether the last attempt was made while another is open."""
+_ID = "%REQ(X-REQUEST-ID)%"
 _HEDGED = "x-envoy-hedged"
 """Response header for retry policies only: `_IS_HEDGE` and the status."""
 
@@ -135,19 +136,27 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
         early_changes=[
             *({"remove": name} for name in sorted(_not_for(shape, options))),
             _part("removed_headers", pattern=header_pattern()),
-            {"append": _part("listener")},
+            *({"append": each} for each in _set({_LISTENER: "%DOWNSTREAM_LOCAL_ADDRESS%"})),
         ],
         control_headers=[
             {"remove": name}
             for name in sorted({_LISTENER, *names.CONTROL_HEADERS} - {names.DESTINATION})
         ],
-        set_by_routes=[_part("set_by_route", header=name) for name in names.SET_BY_ROUTES],
+        set_by_routes=_set(
+            {
+                name: f"%DYNAMIC_METADATA({agreed.LB_NAMESPACE}:{name})%"
+                for name in names.SET_BY_ROUTES
+            }
+        ),
         routes=[_denied_route(), *_routes(options, answers)],
         any_of_them={agreed.ALIKE_KEY: True},
         naming_path=f"{NAMING_PATH}|({'|'.join(endpoints_file.HEALTH_PATHS)})([/_?].*)?$|.*",
         unless_named=_part("skip_if", conditions=named),
         unless_unread=_part("skip_if", conditions=[*named, *unread]),
-        local_replies=[_part("local_reply", **reply) for reply in _part("local_replies")],
+        local_replies=[
+            _local_reply(**each)
+            for each in _part("local_replies", max_body_bytes=options.max_body_bytes)
+        ],
         idle_timeout=duration(options.idle_timeout_s),
         upload_timeout=duration(
             options.longest_hold_s
@@ -161,7 +170,12 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
         message_timeout=duration(MESSAGE_TIMEOUT_S),
         longest_answer=duration(options.longest_hold_s + agreed.DECISION_MARGIN_S),
         # A route may name its pool: metadata {laar: {pool: NAME}}.
-        attributes=[names.POOL, agreed.ATTEMPTS, *names.attributes_read(options.tenant_header)],
+        attributes=[
+            names.POOL,
+            agreed.ATTEMPTS,
+            agreed.LONGEST_HOLD,
+            *names.attributes_read(options.tenant_header),
+        ],
         eds_directory=str(PurePath(options.eds_path).parent),
         tls_matches=[*_tls_matches(options), _part("tls_of_nobody")],
         picker_type="STATIC" if all(is_ip(host) for host, _ in pickers) else "STRICT_DNS",
@@ -240,6 +254,11 @@ def _filled(part: Any, values: Mapping[str, Any]) -> Any:
 # -- its values --------------------------------------------------------------------------------
 
 
+def _set(headers: Mapping[str, str]) -> list[Any]:
+    """Return Envoy's options that set headers; empty values set none."""
+    return [_part("set_header", key=key, value=value) for key, value in headers.items()]
+
+
 def _address(host: str, port: int) -> dict[str, Any]:
     """Return a TCP address; `host` is an IP address or, for the picker, a DNS name.
 
@@ -279,7 +298,30 @@ def _denied_route() -> Any:
         naming=ANY_NAME_PATH,
         status=error.status,
         body=body,
-        reason=error.reason,
+        headers=_set(
+            {
+                "content-type": "application/json",
+                names.REASON: error.reason,
+                names.ANSWERED_IDS[1]: _ID,
+            }
+        ),
+    )
+
+
+def _local_reply(
+    *,
+    reason: str,
+    status: int,
+    message: str,
+    filters: list[Any],
+    changes: Mapping[str, Any] | None = None,
+) -> Any:
+    headers = {names.REASON: reason, names.ANSWERED_IDS[1]: _ID}
+    if status >= 500:
+        headers[names.RETRY_AFTER] = "1"
+    body = error_document(status, reason, message, _ID)
+    return _part(
+        "local_reply", filters=filters, changes=changes or {}, headers=_set(headers), body=body
     )
 
 
@@ -299,6 +341,7 @@ def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[A
         silence_s: float = math.inf,
         begin_s: int = 0,
         repeats: bool = False,
+        is_decided: bool = False,
     ) -> Any:
         faults = RETRIED_STATUSES if repeats else ()
         return _part(
@@ -309,12 +352,13 @@ def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[A
             attempts=1 + options.retries,
             **timeouts,
             retry_on=f"{_NOTHING_DONE},reset" if repeats else _NOTHING_DONE,
-            retried_statuses=[429, *faults],
+            retried_statuses=[] if is_decided else [429, *faults],
             silence=duration(min(silence_s, options.idle_timeout_s)),
             # If response headers do not arrive in time, the request is also sent to the next
             # endpoint, and the first to respond wins: an endpoint that is only slow is not cut off.
             begin={"per_try_timeout": duration(begin_s)} if begin_s else {},
             hedge={"hedge_policy": {"hedge_on_per_try_timeout": True}} if begin_s else {},
+            headers=_set({} if is_decided else {names.REASON: names.FAILED_OPEN}),
         )
 
     for silence_s in (*names.BEGINS_S, names.SILENCE_S, None):
@@ -330,6 +374,7 @@ def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[A
             {"prefix": "/", "dynamic_metadata": metadata},
             silence_s=math.inf if silence_s is None else names.SILENCE_S,
             begin_s=silence_s if silence_s in names.BEGINS_S else 0,
+            is_decided=True,
         )
     for repeats in (True, False):
         ends = "|".join(end for end, api in SUFFIXES if repeats is (api is not Api.RESPONSES))

@@ -80,8 +80,10 @@ class BootstrapOptions:
     Envoy resets the requests and answers that hold most of it."""
     retries: int = 2
     """Number of retries, 0 to 10, of a request that failed before its answer began."""
-    longest_hold_s: float = 60.0
-    """Longest hold of a request in seconds, 0 to 3590; at least the picker's flow.max_hold_s."""
+    longest_hold_s: float = 300.0
+    """Longest hold of a request in seconds, 0 to 3590; at least the picker's flow.max_hold_s. The
+    picker holds only turns of sessions for longer, if their clients say that they wait at least
+    twice as long: 600 s, in OpenAI's and Anthropic's libraries."""
     request_timeout_s: float = 3600.0
     """Timeout of a request including its whole answer, in seconds."""
     idle_timeout_s: float = 1800.0
@@ -131,7 +133,7 @@ def envoy_options(settings: Settings) -> BootstrapOptions:
         listen_host=LOOPBACK,
         endpoint_cas=endpoint_cas(settings),
         max_body_bytes=settings.stream.max_body_bytes,
-        longest_hold_s=settings.flow.admission.max_hold_s,
+        longest_hold_s=max(BootstrapOptions.longest_hold_s, settings.flow.admission.max_hold_s),
         tenant_header=settings.stream.tenant_header,
         eds_path=str(eds.absolute()),
     )

@@ -6,8 +6,9 @@ remains one synchronous call.
 
 A turn whose context is in an endpoint's cache goes there without waiting (`laar.flow.sessions`).
 Any other turn also needs room for its context. A turn that waits for that room is sent after
-`max_hold_s` at the latest, or immediately if the queue is full. By default, requests never wait
-because of load, so those that name no session are sent as if there were no admission.
+`max_hold_s` at the latest, or half of the time that its client says it waits, or immediately if the
+queue is full. By default, requests never wait because of load, so those that name no session are
+sent as if there were no admission.
 
 All of this is synchronous and reads no clock, so the lab runs the same code. Prefills that another
 picker sends to the same endpoints show only in the endpoints' readings.
@@ -55,6 +56,9 @@ _CACHED_SHARE = 0.9
 
 _IN_TURN = 0.5
 """Share of the prompts ahead (w) above which an engine prefills mostly one prompt at a time."""
+
+_HELD_SHARE = 0.5
+"""Share of the time that a client waits for which it may be held; the rest is for its answer."""
 
 _MAX_ASKED = 10_000
 """Maximum number of sessions for which waits are summed over attempts; the oldest is dropped."""
@@ -294,12 +298,13 @@ class Admission:
         own = self._own(decision.request, view)
         needs = own is None and _session(decision.request)
         w = self._engines(view).w
+        longest_s = self._hold_s(decision.request)
         wait_s, price_s = self.sessions.wait_s(view, w, now) if needs else (0.0, 0.0)
         return {
             "has_place": own is not None,
             "price_s": round(price_s, 3) if math.isfinite(price_s) else None,
-            "wait_s": round(min(self.queue.settings.max_hold_s, wait_s), 3),
-            "longest_hold_s": self.queue.settings.max_hold_s,
+            "wait_s": round(min(longest_s, wait_s), 3),
+            "longest_hold_s": longest_s,
             **self.shown(now),
         }
 
@@ -347,6 +352,7 @@ class Admission:
             arrival_s=now,
             objective_s=self.queue.settings.objective_of(request, work_s),
             longest_s=math.inf if request.ttft_objective_s is None else request.ttft_objective_s,
+            hold_s=self._hold_s(request),
             work_s=work_s,
             tokens=int(tokens),
             body_bytes=request.body_bytes,
@@ -358,6 +364,14 @@ class Admission:
             reach=reach,
             request=request,
         )
+
+    def _hold_s(self, request: Request) -> float:
+        """Return how long a turn may wait for room for its context, in seconds."""
+        usual_s, envoys_s = self.queue.settings.max_hold_s, request.longest_hold_s
+        longest_s = max(usual_s, envoys_s)
+        if usual_s and request.patience_s is not None:
+            return min(longest_s, _HELD_SHARE * request.patience_s)
+        return min(usual_s, envoys_s or usual_s)
 
     # -- room ----------------------------------------------------------------------------------
 

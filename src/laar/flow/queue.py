@@ -84,6 +84,8 @@ class Item:
         for_context: whether it waits only for room for its context; it is let in after `longest_s`
             or `max_hold_s`, or if the queue would refuse it.
         longest_s: the objective that its client set, in seconds; infinite if none.
+        hold_s: how long it may be held, by what its client says; None for `max_hold_s`. It may be
+            longer than that only `for_context`.
         work_s: prefill seconds when run alone.
         tokens: tokens charged to its tenant.
         body_bytes: memory it takes while held.
@@ -108,6 +110,7 @@ class Item:
     earlier_s: float = 0.0
     for_context: bool = False
     longest_s: float = math.inf
+    hold_s: float | None = None
     request: Any = None
 
 
@@ -162,10 +165,12 @@ class Queue(Generic[T]):
         settings = self.settings
         work_s = max(MIN_WORK_S, item.work_s)
         objective_s = max(work_s, item.objective_s)
-        hold_s = settings.max_hold_s
+        hold_s = settings.max_hold_s if item.hold_s is None else item.hold_s
         if item.for_context:
             hold_s = min(hold_s - item.earlier_s, item.longest_s)
-        elif item.is_ready:
+        else:
+            hold_s = min(hold_s, settings.max_hold_s)
+        if item.is_ready and not item.for_context:
             hold_s = min(hold_s, max(settings.min_hold_s, settings.patience * objective_s))
         if hold_s <= 0:
             return self._refused(item, 503, _expired(item))

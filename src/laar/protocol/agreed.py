@@ -5,6 +5,9 @@ from __future__ import annotations
 ATTEMPTS = "xds.route_metadata.filter_metadata.laar.attempts"
 """Envoy attribute: maximum number of attempts per request. Only laar's bootstraps set it."""
 
+LONGEST_HOLD = "xds.route_metadata.filter_metadata.laar.longest_hold_s"
+"""Envoy attribute: seconds for which Envoy lets the picker hold a request, from the same source."""
+
 ATTEMPTED = "upstream.request_attempt_count"
 """Envoy attribute of an answer: number of attempts made."""
 

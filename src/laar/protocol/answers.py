@@ -25,15 +25,14 @@ MAX_ANSWER_BYTES = 1 << 20
 """Maximum size of a JSON answer, or of a line of an event stream, that is buffered for reading."""
 
 _ERROR_TYPES = {
-    400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
-    413: "request_too_large",
-    415: "invalid_request_error",
     429: "rate_limit_error",
-    503: "service_unavailable_error",
+    503: "overloaded_error",
+    504: "timeout_error",
 }
+"""The types that Anthropic's API has for a status; of its clients, some read no other types."""
 
 MAX_ERROR_BYTES = 4096
 """Maximum number of bytes of an error text that are examined to find out whose fault it is."""
@@ -63,20 +62,22 @@ _BATCH_BYTES = 4096
 event would take. Ten thousand open answers hold at most 40 MB."""
 
 
-def error_body(error: RequestError) -> bytes:
-    """Return an error as a body in OpenAI's and Anthropic's format, with laar's reason code."""
-    return orjson.dumps(
-        {
-            "type": "error",
-            "error": {
-                "message": str(error),
-                "type": _ERROR_TYPES.get(error.status, "api_error"),
-                "param": None,
-                "code": error.status,
-                "reason": error.reason,
-            },
-        }
-    )
+def error_document(
+    status: int, reason: str, message: str, request_id: str | None = None
+) -> dict[str, Any]:
+    """Return an error in OpenAI's and in Anthropic's format; `reason` is laar's code for it."""
+    usual = "api_error" if status >= 500 else "invalid_request_error"
+    kind = _ERROR_TYPES.get(status, usual)
+    return {
+        "type": "error",
+        "error": {"message": message, "type": kind, "param": None, "code": reason},
+        "request_id": request_id,
+    }
+
+
+def error_body(error: RequestError, request_id: str | None = None) -> bytes:
+    """Return an error as a body."""
+    return orjson.dumps(error_document(error.status, error.reason, str(error), request_id))
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class RequestHeaders(Event):
     If Envoy keeps the headers, `headers` holds the attributes that it sends with the body, those of
     headers under the headers' names; otherwise `body` is None. `count` and `size_bytes` include
     headers with repeated names. `attempts` is this Envoy's maximum number of attempts per request;
-    0 if not reported.
+    0 if not reported. So is `longest_hold_s`, for which it lets a request be held.
     """
 
     headers: Mapping[str, str]
@@ -82,6 +82,7 @@ class RequestHeaders(Event):
     size_bytes: int = 0
     attempts: int = 0
     body: bytes | None = None
+    longest_hold_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from laar.core.request import MAX_OBJECTIVE_S
+from laar.protocol.patience import PATIENCE_HEADERS, patience_of
 from laar.protocol.reserved import HARMLESS_HEADERS, reserved_headers
 from laar.protocol.sessions import (
     AGENT_HEADERS,
@@ -63,6 +64,8 @@ CONTEXT = "x-laar-context"
 TTFT_OBJECTIVE = "x-slo-ttft-ms"
 TPOT_OBJECTIVE = "x-slo-tpot-ms"
 REQUEST_ID = "x-request-id"
+ANSWERED_IDS = (REQUEST_ID, "request-id")
+"""Headers of a refusal with the request's id: those that OpenAI's and Anthropic's clients read."""
 TRACE_PARENT = "traceparent"
 TRACE_STATE = "tracestate"
 
@@ -72,6 +75,8 @@ REPORTER = "x-laar-reporter"
 MODEL = "x-laar-model"
 ENDPOINT = "x-laar-endpoint"
 REASON = "x-laar-reason"
+FAILED_OPEN = "failed-open"
+"""Value of `REASON` on answers from endpoints that no picker chose."""
 DECISION_ID = "x-laar-decision-id"
 EXHAUSTED = "x-laar-exhausted"
 COST_MS = "x-laar-cost-ms"
@@ -217,6 +222,7 @@ class Head:
     objective: str = ""
     context: str = ""
     ttft_objective_s: float | None = None
+    patience_s: float | None = None
 
 
 def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
@@ -230,6 +236,7 @@ def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
             *SIGNATURES,
             *SESSION_HEADERS,
             *AGENT_HEADERS,
+            *PATIENCE_HEADERS,
             TRACE_PARENT,
             TRACE_STATE,
             tenant_header.lower(),
@@ -266,6 +273,8 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         trace_state=get(TRACE_STATE, ""),
         control=tuple(_REMOVED.intersection(headers)),
     )
+    if not PATIENCE_HEADERS.isdisjoint(headers):
+        head.patience_s = patience_of(headers)
     if not HARMLESS_HEADERS.issuperset(headers):
         head.control += reserved_headers(headers)
     if head.control:  # most requests have no control headers

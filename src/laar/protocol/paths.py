@@ -16,35 +16,48 @@ from urllib.parse import unquote, unquote_plus
 from laar.core.request import Api
 from laar.errors import RequestError
 
+_ENCODERS = {
+    "/v1/embeddings": ("/embed", "/embedding", "/encode"),
+    "/v1/rerank": ("/rerank", "/reranking", "/score"),
+    "/pooling": ("/pooling",),
+    "/classify": ("/classify",),
+}
+"""Routes whose engines read prompts without writing, with the ends of their paths."""
+_WRITERS = ("/completions/batch", "/chat")
+_OTHERS = (
+    *(*sum(_ENCODERS.values(), ()), *_WRITERS),
+    # SGLang's, llama.cpp's and vLLM's own
+    *("/generate", "/completion", "/infill", "/decisions", "/systemone", "/generative_scoring"),
+)
+"""Ends of paths with prompts in forms of an engine's own."""
+
 SUFFIXES: tuple[tuple[str, Api], ...] = (
     ("/chat/completions", Api.CHAT),
     ("/completions", Api.COMPLETIONS),
     ("/inference/v1/generate", Api.COMPLETIONS),  # vLLM's, with token ids as input and output
     ("/responses", Api.RESPONSES),
+    ("/responses/compact", Api.RESPONSES),
     ("/embeddings", Api.EMBEDDINGS),
     ("/messages", Api.MESSAGES),
     # SageMaker's path for any API; prompts in other forms are priced by their length.
     ("/invocations", Api.CHAT),
+    *((end, Api.OTHER) for end in _OTHERS),
 )
 
 _CONVERSATIONS = "/v1/conversations"
 ROUTES: Mapping[str, tuple[str, ...]] = {
-    "/v1/embeddings": ("/embed", "/embedding", "/embeddings"),
-    "/v1/rerank": ("/rerank", "/reranking", "/score"),
-    "/pooling": ("/pooling",),
-    "/classify": ("/classify",),
+    **_ENCODERS,
+    "/v1/embeddings": (*_ENCODERS["/v1/embeddings"], "/embeddings"),
     "/v1/audio/transcriptions": ("/transcriptions", "/translations"),
     "/v1/audio/speech": ("/speech",),
     "/v1/images/generations": ("/images/generations", "/images/edits", "/images/variations"),
     _CONVERSATIONS: ("/conversations",),
-    "/v1/chat/completions": (
-        *("/completions/batch", "/chat", "/count_tokens", "/tokenize", "/detokenize"),
-    ),
+    "/v1/chat/completions": (*(*_WRITERS, "/count_tokens", "/tokenize", "/detokenize"),),
 }
 """Routes that not every engine has, with the ends of the paths that need an engine with it."""
-_COMPUTING = ("/generate", "/completion", "/infill", "/infer")
-"""Ends of other paths that only compute: SGLang's, llama.cpp's and KServe's own."""
-ENCODING_ROUTES = ("/v1/embeddings", "/v1/rerank", "/pooling", "/classify")
+_COMPUTING = "/infer"
+"""End of KServe's paths, which only compute; their bodies may be binary."""
+ENCODING_ROUTES = tuple(_ENCODERS)
 _ENDS = "|".join(sorted({end for end, _ in SUFFIXES}.union(*ROUTES.values()), reverse=True))
 NAMING_PATH = (
     rf"/v1/models/([^?]+?)/?(?:\?.*)?$|(?:/[^?]*)?/(?:deployments|engines)/([^?]+?)"

@@ -265,11 +265,22 @@ def _responses(document: dict[str, Any], spans: Spans) -> None:
             spans.json(item)
 
 
+_PROMPTS = ("prompt", "text", "input_ids", "input", "inputs", "texts")
+
+
+def _other(document: dict[str, Any], spans: Spans) -> None:
+    if isinstance(document.get("messages"), list):
+        _chat(document, spans)
+    else:
+        _prompt(document, next((key for key in _PROMPTS if key in document), ""), spans)
+
+
 READERS: dict[Api, Callable[[dict[str, Any], Spans], None]] = {
     Api.CHAT: _chat,
     Api.MESSAGES: _chat,
     Api.COMPLETIONS: _completions,
     Api.EMBEDDINGS: _embeddings,
     Api.RESPONSES: _responses,
+    Api.OTHER: _other,
 }
 """Readers of a document's texts by API; each may raise `UnknownPromptError`."""

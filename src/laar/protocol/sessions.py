@@ -39,6 +39,9 @@ before its sessions, which sub-agents share. All are forwarded, since engines ma
 NAMING = frozenset({SESSION, *SESSION_HEADERS})
 """All headers that name a session; most requests have none."""
 
+SESSION_MEMBERS_OF_HEADERS = ("thread_id", "session_id", "conversation_id")
+"""The same names in a header that holds an object, or in a query; Codex sends all three."""
+
 AGENT_HEADERS = ("x-claude-code-agent-id", "x-claude-code-parent-agent-id")
 """Headers that name a sub-agent of the session. If only the parent's id is present, it is used."""
 

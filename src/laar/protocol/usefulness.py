@@ -46,7 +46,7 @@ REDIRECTS = range(300, 400)
 
 def flaw_of_type(media_type: str, api: Api, *, stream: bool) -> bool:
     """Return whether this media type is wrong for an answer, streamed or not."""
-    if not media_type:
+    if not media_type or api is Api.OTHER:
         return False
     if api is Api.EMBEDDINGS:  # embeddings may be bytes
         return media_type.startswith("text/")

@@ -113,18 +113,22 @@ def test_an_earlier_endpoint_that_answers_a_hedged_request_did_not_fail(served, 
 
 REPEATS = {
     "x-envoy-retry-on": "reset",
-    "x-envoy-retriable-status-codes": "500,502,503,504",
+    "x-envoy-retriable-status-codes": "429,500,502,503,504",
 }
+ONLY_429 = {"x-envoy-retriable-status-codes": "429"}
+BUSY_ENDS = {"x-envoy-retriable-status-codes": "500,502,504"}
+"""The only endpoint's `retry-after` is for the client."""
 
 
 @pytest.mark.parametrize(
     ("endpoints", "sent", "retries"),
     [
-        (1, body(), REPEATS),
+        (1, body(), {**REPEATS, **BUSY_ENDS}),
         (3, body(), REPEATS),
         (3, body(store=False, background=None), REPEATS),
-        (3, body(store=True), {}),
-        (3, body(background=True), {}),
+        (3, body(store=True), ONLY_429),
+        (1, body(store=True), {}),
+        (3, body(background=True), ONLY_429),
         # Hedged: never to an endpoint where an attempt may be open.
         (2, body(stream=True), {**REPEATS, "x-envoy-max-retries": "1"}),
         (3, body(stream=True), REPEATS),

@@ -361,7 +361,7 @@ def test_a_bad_request_is_answered_by_laar(shape, body, status, reason):
     assert type(refused) is Immediate
     assert refused.status == status
     assert ("x-laar-reason", reason) in refused.headers
-    assert orjson.loads(refused.body)["error"]["reason"] == reason
+    assert orjson.loads(refused.body)["error"]["code"] == reason
 
 
 def test_without_endpoints_the_answer_is_a_503_with_retry_after():

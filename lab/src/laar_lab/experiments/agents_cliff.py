@@ -15,6 +15,8 @@ from itertools import product
 from pathlib import Path
 
 from laar.core.cost import CostWeights
+from laar.core.request import Request
+from laar.envoy.options import BootstrapOptions
 from laar.flow.settings import FlowSettings
 from laar.policies import build_policies
 from laar_lab.claims import Runs, Seen, level, paired
@@ -25,6 +27,8 @@ from laar_lab.peers import Gate
 from laar_lab.policy_text import parse_policy
 from laar_lab.report import Report, means_table
 from laar_lab.sim.fleet import (
+    Arrival,
+    Exchange,
     FleetSettings,
     Send,
     Site,
@@ -47,6 +51,7 @@ LOADS = (0.75, 1.0, 1.5, 2.0, 3.0)
 JUDGED_FROM = 70_000
 """From this seed on, runs use the half of the sessions reserved for the verdict."""
 
+_PATIENCE_S = 600.0
 _UNTIL_S = 480.0
 _GPU_UNTIL_S = 120.0
 _GPU_FIT = 15  # sessions that fit in the caches
@@ -55,9 +60,11 @@ _SHARE_DELAY_S = 0.015  # as measured with a store (`python -m bench sharing`)
 _CROWD = 0.9  # share of the fleet's KV that the crude gate may fill
 _CROWD_IDLE_S = 20.0  # the best of the values tried: 1, 5, 20 and 65 s
 
+_PATIENT = "laar, patient"
 RULES = {
     "laar": ("laar", ""),
     "laar, gate": ("laar", "sessions"),
+    _PATIENT: ("laar", "patient"),
     "laar, flow": ("laar", "flow"),
     "least-loaded": ("least-loaded", ""),
     "vllm-router": ("vllm-router", ""),
@@ -71,6 +78,17 @@ RULES = {
 }
 """Policy, and the gate or flow control in front of it, by name in the table. The crude gate admits
 sessions up to a fixed share of the caches; the gate for programs is ThunderAgent's."""
+
+
+def _patient(send: Send) -> Send:
+    """Let clients say that they wait as long as OpenAI's and Anthropic's libraries do."""
+
+    def sent(request: Request, arrival: Arrival, ended: Callable[[Exchange], None]) -> None:
+        request.patience_s = _PATIENCE_S
+        request.longest_hold_s = BootstrapOptions.longest_hold_s
+        send(request, arrival, ended)
+
+    return sent
 
 
 class _Run:
@@ -96,7 +114,7 @@ class _Run:
             seed=seed,
             assessor=fleets.nothing([]),
             policies=build_policies(CostWeights(), {name: values}),
-            flow=FlowSettings() if way in {"flow", "sessions"} else None,
+            flow=FlowSettings() if way in {"flow", "sessions", "patient"} else None,
             by_load=way == "flow",
         )
         self.until_s = until_s
@@ -106,6 +124,7 @@ class _Run:
             "gate": lambda: Gate(self.fleet, _CROWD * kv_tokens, idle_s=_CROWD_IDLE_S).send,
             "programs": lambda: Gate(self.fleet, kv_tokens, fades=True).send,
         }
+        gates["patient"] = lambda: _patient(asking_again(self.fleet, self._refused))
         self.send = gates[way]() if way in gates else asking_again(self.fleet, self._refused)
 
     def _refused(self) -> None:
@@ -175,6 +194,7 @@ def run(scope: Scope) -> Report:
     cases = {
         (count, load, rule): (scope.data, half, count, load, rule)
         for count, load, rule in product(engines, loads, RULES)
+        if rule != _PATIENT
     }
     runs = grid(run_cliff, cases, scope.seeds, label="agents-cliff")
     title = "concurrent sessions as multiples of what the caches hold"
@@ -215,14 +235,15 @@ def _compared(
     least: float,
     most: float,
     others: Sequence[str] = ("laar",),
+    own: str = "laar, gate",
 ) -> dict[str, Seen]:
-    """Compare the gate with the best of the other rules, at loads from `least` to `most`."""
+    """Compare a rule of laar with the best of the other rules, at loads from `least` to `most`."""
     seen = {}
     for part, case in parts.items():
         if least <= case[1] <= most:
             best = max(others, key=lambda rule: total(runs[*case, rule], "turns_per_s"))
             name = f"{part}, {best}" if len(others) > 1 else part
-            seen[name] = paired(runs[*case, "laar, gate"], runs[*case, best], metric)
+            seen[name] = paired(runs[*case, own], runs[*case, best], metric)
     return seen
 
 
@@ -238,9 +259,11 @@ def _against_own_best(
     return seen
 
 
-def _levels(runs: _Cases, parts: Mapping[str, tuple[int, float]], metric: str) -> dict[str, Seen]:
-    """Return a metric of the runs with the gate, by part."""
-    return {part: level(runs[*case, "laar, gate"], metric) for part, case in parts.items()}
+def _levels(
+    runs: _Cases, parts: Mapping[str, tuple[int, float]], metric: str, own: str = "laar, gate"
+) -> dict[str, Seen]:
+    """Return a metric of the runs with a rule of laar, by part."""
+    return {part: level(runs[*case, own], metric) for part, case in parts.items()}
 
 
 def total(runs: Runs, metric: str) -> float:
@@ -407,6 +430,29 @@ def run_gpu(scope: Scope) -> Report:
     return Report(tables=[table], evidence=evidence)
 
 
+def run_patient(scope: Scope) -> Report:
+    """Compare rules for clients that say that they wait for ten minutes."""
+    assert scope.data is not None
+    half = int(scope.seeds[0] >= JUDGED_FROM)
+    loads = (2.0,) if scope.quick else (2.0, 3.0)
+    others = ("laar, gate", "vllm-router", "smg", "crude gate", "programs")
+    cases = {
+        (4, load, rule): (scope.data, half, 4, load, rule)
+        for load, rule in product(loads, (_PATIENT, *others))
+    }
+    runs = grid(run_cliff, cases, scope.seeds, label="agents-patient")
+    title = "concurrent sessions as multiples of what the caches hold; clients wait for 600 s"
+    table = means_table(title, ("engines", "load", "rule"), runs, _SHOWN, digits=3)
+
+    parts = _parts((4,), loads, "engines")
+    evidence = {
+        "twice": _compared(runs, parts, "turns_per_s", 2.0, 2.0, others, _PATIENT),
+        "thrice": _compared(runs, parts, "turns_per_s", 3.0, 3.0, others, _PATIENT),
+        "longest-hold": _levels(runs, parts, "held_s", _PATIENT),
+    }
+    return Report(tables=[table], evidence=evidence)
+
+
 EXPERIMENTS = declared(
     __name__,
     {
@@ -416,5 +462,6 @@ EXPERIMENTS = declared(
         "agents-fast": run_fast,
         "agents-fair": run_fair,
         "agents-gpu": run_gpu,
+        "agents-patient": run_patient,
     },
 )

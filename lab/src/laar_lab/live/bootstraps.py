@@ -53,6 +53,8 @@ def render(shape: AnyShape, options: BootstrapOptions) -> dict[str, Any]:
             and route.get("route", {}).get("cluster") != LONG_BODIES
         ]
         for route in host["routes"]:
+            if "route" in route:  # others' gateways don't say that they failed open
+                route.pop("response_headers_to_add", None)
             if (own := route.get("typed_per_filter_config", {}).get(_EXT_PROC)) is not None:
                 own["overrides"] = {}
     for cluster in resources["clusters"]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from laar.core.decision import Decision
+from laar.errors import RequestError
 from laar.protocol import agreed
 from laar.protocol import headers as names
 from laar.protocol.answers import MAX_ANSWER_BYTES, name_restorer
@@ -26,6 +27,12 @@ from laar.protocol.stream.contract_headers import MAX_HEADERS_TO_ADD_TO, headers
 from laar.protocol.stream.dialect import OF_OTHERS
 from laar.protocol.stream.phases import ResponsePhase
 from laar.protocol.stream.state import StreamState
+
+_NO_SOCKET = (400, 403, 404, 405, 426, 500, 501)
+"""Statuses with which servers refuse to open a WebSocket that they don't have; uvicorn: 403."""
+_ASK_PLAINLY = RequestError(
+    426, "no-websocket", "the endpoint opens no WebSocket here: ask over plain HTTP"
+)
 
 
 class AnswerHalf(StreamState):
@@ -72,8 +79,14 @@ class AnswerHalf(StreamState):
             else:
                 self.refuse_rework()
         if decision is None:
-            self.dialect.answer_headers([], event.forged, out, read=False)
+            tells = self.begun and self.env.settings.answers is not names.Answers.NONE
+            told = [(names.REASON, names.FAILED_OPEN)] if tells else []
+            self.dialect.answer_headers(told, event.forged, out, read=False)
             return self._complete(now) if event.end else ResponsePhase.ANSWER
+        if self.may_ask_plainly and status in _NO_SOCKET and not self.shadow:
+            self._end(now)
+            out.append(refusal(_ASK_PLAINLY, decision.request.id, decision.id))
+            return ResponsePhase.OVER
         if event.served and (self.shadow or event.attempts > 1 or event.served != decision.address):
             self.env.recorder.served(decision, event.served, now)  # first: our headers name it
         return self._pass_headers(decision, event, now, out)
@@ -109,6 +122,8 @@ class AnswerHalf(StreamState):
                 headers.append((names.TEST_SELECTED, decision.flight.address))
                 if event.served:
                     headers.append((names.TEST_SERVED, event.served))
+        if decision.request.needs_model and event.status == 101:
+            self._end(now)  # an open WebSocket is no load, and its messages are not seen
         dialect.answer_headers(headers, event.forged, out, read=self.read_answer)
         if reply is not None:
             self.env.recorder.replied(decision, reply, now, read=read)
@@ -122,7 +137,8 @@ class AnswerHalf(StreamState):
         self.answer.fail()
         self._end(now)
         repeats = not self.acts and self.body.size_bytes <= RESENT_BYTES
-        out.append(refusal(no_answer_error(event, decision.model, repeats=repeats), decision.id))
+        error = no_answer_error(event, decision.model, repeats=repeats)
+        out.append(refusal(error, decision.request.id, decision.id))
         return ResponsePhase.OVER
 
     def _response_body(self, event: ResponseBody, now: float, out: list[Action]) -> ResponsePhase:

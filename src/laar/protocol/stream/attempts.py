@@ -14,7 +14,8 @@ is open: no headers in time       is hedged, to an endpoint      is waited for
 
 A request *acts* unless laar knows that it only computes an answer: its method is safe, or its path
 is one of `laar.protocol.paths` and its body asks for nothing else. While a hedged attempt is open,
-no 4xx ends the request. laar's routes allow what follows the first kind of attempt, and the
+no 4xx ends the request. If there is no other endpoint, 429 and 503 do: their ``retry-after`` is for
+the client. laar's routes allow what follows the first kind of attempt, and the
 metadata returned here extend that.
 """
 
@@ -31,7 +32,12 @@ the connection while Envoy still writes, and Envoy then sees the reset but not t
 endpoint would be sent megabytes, for nothing."""
 
 RETRIED_STATUSES = (500, 502, 503, 504)
-_RETRIED = ",".join(map(str, RETRIED_STATUSES))
+_STATUSES = {  # by whether the request may be repeated, and whether there is another endpoint
+    (True, True): "429,500,502,503,504",
+    (False, True): "429",
+    (True, False): "500,502,504",
+    (False, False): "",
+}
 
 _PATIENCE = 10.0
 _SLOWEST_TOKEN_S = 0.2
@@ -76,10 +82,10 @@ def attempts_of(decision: Decision, limit: int, *, acts: bool, body_bytes: int |
     repeats = not (acts or decision.once)
     patience_s = _patience(decision, hedges=repeats and len(ranked) > 1)
     retries = []
-    if repeats:
-        retries.append((names.RETRIED_STATUSES, _RETRIED))
-        if body_bytes is not None and body_bytes <= RESENT_BYTES:
-            retries.append((names.RETRY_ON, "reset"))
+    if statuses := _STATUSES[repeats, len(ranked) > 1]:
+        retries.append((names.RETRIED_STATUSES, statuses))
+    if repeats and body_bytes is not None and body_bytes <= RESENT_BYTES:
+        retries.append((names.RETRY_ON, "reset"))
     if patience_s in names.BEGINS_S and len(ranked) < limit:
         # Each attempt is then at an endpoint of its own.
         retries.append((names.MAX_RETRIES, str(len(ranked) - 1)))
@@ -102,5 +108,7 @@ def _patience(decision: Decision, *, hedges: bool) -> int | None:
     if silence_s > names.SILENCE_S:
         return None
     begin_s = _BEGIN_S + _BEGIN * expected_s + _SLOW_TOKEN_S * tokens
+    if request.patience_s is not None:  # leave the next endpoint as much of it
+        begin_s = min(begin_s, 0.5 * request.patience_s)
     begins_s = names.BEGINS_S if hedges else ()
     return next((s for s in begins_s if s >= begin_s), names.SILENCE_S)

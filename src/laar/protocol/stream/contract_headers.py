@@ -104,11 +104,12 @@ def change_headers(
         decided.remove_headers += (names.ACCEPT_ENCODING,)
 
 
-def refusal(error: RequestError, decision_id: str = "") -> Immediate:
+def refusal(error: RequestError, request_id: str, decision_id: str = "") -> Immediate:
     """Return laar's answer to a refused request."""
     headers = [("content-type", "application/json"), (names.REASON, error.reason)]
+    headers += zip(names.ANSWERED_IDS, (request_id, request_id), strict=True)
     if error.retry_after_s is not None:
         headers.append((names.RETRY_AFTER, str(error.retry_after_s)))
     if decision_id:
         headers.append((names.DECISION_ID, decision_id))
-    return Immediate(error.status, headers, error_body(error))
+    return Immediate(error.status, headers, error_body(error, request_id))

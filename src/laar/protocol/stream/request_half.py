@@ -37,6 +37,7 @@ from laar.protocol.jsonscan import FEW_PARTS_BYTES, has_many_parts
 from laar.protocol.openai import ASIDE_BYTES, Body, read_body
 from laar.protocol.ports import BodyHook
 from laar.protocol.reserved import denied_member, names_peer
+from laar.protocol.sockets import socket_names
 from laar.protocol.splice import splice_model
 from laar.protocol.stream.attempts import attempts_of
 from laar.protocol.stream.contract_headers import (
@@ -90,7 +91,6 @@ class RequestHalf(StreamState):
     """Number of bodies forwarded unchanged because they could not be spliced."""
     _head = _NO_HEAD
     _id = ""
-    _begun = False
     _facts = paths.PathFacts(_OPAQUE, unread=False, denied=False)
     _may_add_headers = True
     _room = MOST_HEADERS
@@ -131,7 +131,12 @@ class RequestHalf(StreamState):
             and self._subset in (None, first.request.subset)
         ):
             return self._answer_again(first, out)
-        if event.end or facts.unread or self._head.upgrade:
+        if self._head.upgrade:
+            self.may_ask_plainly, self.api = self.api is not _OPAQUE, _OPAQUE
+            model, session = socket_names(self._head.path, event.headers)
+            opened = Body(api=_OPAQUE, model=model, session=session, needs_model=True)
+            return self._ask(opened, now, out)
+        if event.end or facts.unread:
             return self._ask_unread(now, out)
         if dialect.request_mode is Mode.NONE and not dialect.is_own:
             return self._refuse(_NO_BODIES, out)
@@ -191,8 +196,9 @@ class RequestHalf(StreamState):
     def _begin(self, event: RequestHeaders) -> paths.PathFacts:
         """Read the headers, set what depends on them alone, and return the path's properties."""
         env = self.env
-        self._begun = True
+        self.begun = True
         self._subset, self._pool, self._attempts = event.subset, event.pool, event.attempts
+        self.longest_hold_s = event.longest_hold_s
         head = self._head = names.read_head(event.headers, env.settings.tenant_header)
         self._id = head.id or env.new_id()
         facts = self._facts = env.facts_of(head.path.partition("?")[0])
@@ -316,8 +322,8 @@ class RequestHalf(StreamState):
     def _complete_request(self, request: Body) -> None:
         """Add information from the headers and the path to what was read from the body."""
         head, env, facts = self._head, self.env, self._facts
+        request.encodes = facts.route in paths.ENCODING_ROUTES
         if self.api is _OPAQUE:
-            request.encodes = facts.route in paths.ENCODING_ROUTES
             request.response_id = paths.response_of(head.method, head.path)
         else:  # precedence: the cluster's rules, the gateway's header, the client
             rules, model = env.rules, request.model
@@ -340,8 +346,12 @@ class RequestHalf(StreamState):
         request.tried, request.task, request.policy = head.tried, head.task, head.policy
         request.session = head.session or request.session
         request.conversation_id = facts.conversation_id or request.conversation_id
-        request.by_tenant = facts.stores in _BY_TENANT
+        if facts.stores in _BY_TENANT:
+            request.stays_as = head.tenant
+        elif head.upgrade and request.session:
+            request.stays_as = f"{head.tenant}\n{request.session}"
         request.ttft_objective_s = head.ttft_objective_s
+        request.patience_s, request.longest_hold_s = head.patience_s, self.longest_hold_s
         request.shadow = self.shadow
         request.first_token_seen = request.stream and (
             self.read_answer or self.dialect.shows_answers
@@ -416,7 +426,7 @@ class RequestHalf(StreamState):
             return self._stand_aside(out, model)
         self.refuse_rework()
         self.body.take()
-        out.append(refusal(error))
+        out.append(refusal(error, self._id))
         return RequestPhase.OVER
 
     def _stand_aside(self, out: list[Action], model: str | None = None) -> RequestPhase:
@@ -437,7 +447,7 @@ class RequestHalf(StreamState):
         destination Envoy would choose any endpoint of any pool. In the gateway shape Envoy keeps no
         copy of a body, and treats the end of a stream as the end of the body.
         """
-        if not self._begun or self.request_phase not in _UNANSWERED:
+        if not self.begun or self.request_phase not in _UNANSWERED:
             return self.request_phase
         if self.body.gave_way:
             return self._refuse(_BODIES_FULL, out)

@@ -89,6 +89,12 @@ class StreamState:
     """Whether the engine stores its answer, which can be retrieved by id."""
     acts = True
     """Whether the request may do more than compute an answer, so that it may not be sent twice."""
+    begun = False
+    """Whether the picker has seen the request."""
+    longest_hold_s = 0.0
+    """Seconds for which Envoy lets a request be held, if it says so."""
+    may_ask_plainly = False
+    """Whether a client may ask over plain HTTP for what it opens a WebSocket for."""
     api = Api.OPAQUE
     """The body's format."""
     asked = ""

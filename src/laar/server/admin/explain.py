@@ -131,7 +131,7 @@ def read_request(picker: Picker, body: bytes, headers: Mapping[str, str]) -> Cor
                 return action.request
             if isinstance(action, Immediate):
                 error = orjson.loads(action.body)["error"]
-                raise RequestError(action.status, error["reason"], error["message"])
+                raise RequestError(action.status, error["code"], error["message"])
     raise RequestError(400, "bad-request", "this request needs no decision")
 
 

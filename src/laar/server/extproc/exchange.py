@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 from laar.errors import RequestError
+from laar.protocol.agreed import DECISION_MARGIN_S
 from laar.protocol.events import (
     Ask,
     Closed,
@@ -102,7 +103,10 @@ class Exchange(Handler):
         if self._stream is not None and not self._stream.dialect.is_own:
             return
         is_brief = late and not (processor.flow and processor.flow.by_load)
-        self._call.send(patience(LATE_S if is_brief else processor.longest_decision_s))
+        longest_s = processor.longest_decision_s
+        if self._stream is not None and self._stream.longest_hold_s and processor.flow is not None:
+            longest_s = DECISION_MARGIN_S + self._stream.longest_hold_s
+        self._call.send(patience(LATE_S if is_brief else longest_s))
 
     # -- for the processor -----------------------------------------------------------------------
 
