@@ -40,6 +40,7 @@ from laar.flow.queue import SATURATED, WORDS, Item, Queue
 from laar.flow.sessions import Place, Sessions
 from laar.flow.settings import FlowSettings
 from laar.latest import Latest
+from laar.prefix.blocks import Chain
 from laar.prefix.index import Receipt
 
 Verdict = Decision | Exception
@@ -100,7 +101,8 @@ class Admission:
         self.ready = True
         self.draining = False
         self.epoch_s = 0.0
-        self.sessions = Sessions(director.table)
+        prefixes = director.prefixes
+        self.sessions = Sessions(director.table, prefixes.index if prefixes else None)
         self.on_turn: Callable[[int, Receipt | None, Context], None] | None = None
         director.watch(left=self.sessions.drop)
         self._director = director
@@ -457,10 +459,12 @@ class Admission:
         elif place is not None:
             self.sessions.end(place, now)
 
-    def heard(self, slot: int, context: Context, now: float) -> Callable[[float], None] | None:
+    def heard(
+        self, slot: int, chain: Chain, context: Context, now: float
+    ) -> Callable[[float], None] | None:
         """Handle a turn that another picker has sent; return what to call when it ends, if any."""
         session, tokens, shared, reread_s = context
-        place = self.sessions.begin(session, None, slot, tokens, shared, reread_s, now)
+        place = self.sessions.begin(session, chain, slot, tokens, shared, reread_s, now)
         return None if place is None else partial(self.sessions.end, place)
 
     def moved(self, decision: Decision, now: float) -> None:
@@ -495,7 +499,8 @@ class Admission:
         if place is not None:
             self._turns[decision.id] = place
             if place.key == session and self.on_turn is not None:
-                context = Context(session, decision.tokens, place.shared, place.reread_s)
+                shared = place.shared * place.tokens
+                context = Context(session, decision.tokens, shared, place.reread_s)
                 self.on_turn(slot, decision.flight.receipt, context)
         else:
             self._turns.pop(decision.id, None)

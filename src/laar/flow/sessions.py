@@ -23,9 +23,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import Counter, OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -34,6 +34,7 @@ from laar.core.endpoints import EndpointTable, Floats
 from laar.core.interfaces import View
 from laar.latest import Latest
 from laar.prefix.blocks import Chain
+from laar.prefix.index import PrefixIndex
 
 _AGES_S = tuple(2.0**power for power in range(9))
 """Upper bounds of the pause classes, in seconds; after four minutes, a session is assumed gone."""
@@ -58,11 +59,14 @@ _SURE_S = 32.0
 for longer. The second return must have continued the prompt, since the name may belong to an
 application whose users send unrelated prompts."""
 
+_MAX_PLACES = 65_536
+"""Maximum number of places (about 25 MB); beyond that, the least recently used is forgotten."""
+
 _MAX_GONE = 10_000
 """Maximum number of sessions remembered that have no place; the oldest are dropped first."""
 
 _LEAST_TOKENS = 16.0
-"""Minimum size of a place in tokens: one block. Bounds the number of places at an endpoint."""
+"""Tokens by which a prompt has to be shorter than a context, as lengths are estimates."""
 
 _START_BLOCKS = 16
 """Blocks by which two prompts begin alike, 1 KiB: shorter than most agents' system prompts, which a
@@ -82,11 +86,10 @@ class Place:
     Args:
         key: the session's name with its tenant and model, or the last hash of its prompt.
         slot: the endpoint.
-        tokens: its length without `shared`.
+        tokens: its length.
         reread_s: cost of prefilling it again, in seconds.
-        shared: tokens already cached there for others, such as a common system prompt.
-        visited: `shared` at its first visit, by endpoint, and how often the endpoint's places had
-            been dropped before; later visits also find its own text.
+        end: the last hash of its prompt, by which the prefix index knows it.
+        shared: share of it that was cached for others when it was first seen, in 0..1.
         busy: turns in flight.
         idle_at: when the last turn ended.
         middle: the number of blocks up to the middle of its own text, and the hash of the last one;
@@ -102,8 +105,8 @@ class Place:
     slot: int
     tokens: float
     reread_s: float
+    end: int = 0
     shared: float = 0.0
-    visited: dict[int, tuple[float, int]] = field(default_factory=dict)
     busy: int = 0
     idle_at: float = 0.0
     middle: tuple[int, int] = (0, 0)
@@ -113,41 +116,36 @@ class Place:
     is_sure: bool = False
 
 
-@dataclass(slots=True)
-class _Cache:
-    """The places of one endpoint, least recently used first, and their tokens.
-
-    When the endpoint refuses a turn, `is_full` is set until another turn ends there, and `refuses`
-    becomes 1 and fades with each turn that ends.
-    """
-
-    places: OrderedDict[Hashable, Place] = field(default_factory=OrderedDict)
-    tokens: float = 0.0
-    is_full: bool = False
-    refuses: float = 0.0
-
-
 class Sessions:
-    """The sessions whose contexts are assumed to be in an endpoint's cache.
+    """The sessions whose contexts are in an endpoint's cache, as far as the prefix index knows.
 
     Args:
         table: the endpoints. Those with a cache of unknown size are assumed to have room for
             everything, as are those with a slower tier behind it, from which contexts return.
+        index: what each endpoint's cache holds, and what it would evict; None if nothing is known.
     """
 
-    def __init__(self, table: EndpointTable) -> None:
+    def __init__(self, table: EndpointTable, index: PrefixIndex | None) -> None:
         self._table = table
-        self._places: dict[Hashable, Place] = {}
-        self._caches: dict[int, _Cache] = {}
-        self._drops: Counter[int] = Counter()
+        self._index = index
+        self._places: OrderedDict[Hashable, Place] = OrderedDict()
+        self._ends: dict[int, Place] = {}
+        """The places whose contexts the index has complete, by the last hash of the prompt."""
+        self._cut: list[tuple[Place, float | None]] = []  # lost, and after which pause if for room
+        self._busy: defaultdict[int, set[Place]] = defaultdict(set)  # with turns in flight, by slot
+        self._full: set[int] = set()  # endpoints that refused a turn, until another ends there
+        self._refuses: dict[int, float] = {}  # 1 after a refusal; fades with each turn that ends
         self._returned = np.full(len(_AGES_S), _PRIOR)
         self._stayed = np.full(len(_AGES_S), _PRIOR)
         self._keeping_s: list[float] = []
         self._learned_at = -math.inf
         self._gone: tuple[Latest[Hashable, Place], ...] = Latest(_MAX_GONE), Latest(_MAX_GONE)
         """Named sessions without a place: those that never returned to theirs, then the others."""
+        if index is not None:
+            index.on_cut = self._lost
 
     def __len__(self) -> int:
+        self._leave()
         return len(self._places)
 
     def place(self, session: str, chain: Chain | None) -> Place | None:
@@ -194,46 +192,43 @@ class Sessions:
         reread_s: float,
         now: float,
     ) -> Place | None:
-        """Record the context of a turn that is sent; return its place, to be passed to `end`.
+        """Record the context of a turn whose prompt the index has just entered; return its place.
 
-        If a context is new to an endpoint, the tokens that it probably finds cached there (`found`)
-        are shared and take no room.
-
-        Contexts that no longer fit are removed, least recently used first. Return None if the turn
-        could not be recognized again, if it exceeds the cache, or if the endpoint has room for
-        everything.
+        Pass the place to `end`. Return None if the turn could not be recognized again, if it
+        exceeds the cache, or if the endpoint has room for everything. `found` are the tokens that
+        it probably finds cached there.
         """
         key, place = self._identify(session, chain, tokens)
-        if key is None or not tokens <= self._room(slot):
+        if key is None or not chain or not tokens <= self._room(slot):
             return None
         if place is not None and place.busy and _is_shorter(tokens, place):
             place.busy += 1  # in parallel with another turn
             return place
-        stays = place is not None and place.slot == slot
         if place is None:
             place = self._gone[False].pop(key, None) or self._gone[True].pop(key, None)
-            place = place or Place(key, slot, tokens, reread_s, is_session=isinstance(key, str))
+            if place is None:
+                place = Place(key, slot, tokens, reread_s, is_session=isinstance(key, str))
+                place.shared = found / tokens
         else:
             self._remove(place)
             self._continue(place, key, chain, now)
-        if not stays:
-            drops = self._drops[slot]
-            if place.visited.get(slot, (found, -1))[1] != drops:
-                place.visited[slot] = found, drops
-            place.shared = min(found, place.visited[slot][0])
-        place.key, place.slot, place.reread_s = key, slot, reread_s
-        place.tokens = max(_LEAST_TOKENS, tokens - place.shared)
+        place.key, place.slot, place.tokens, place.reread_s = key, slot, tokens, reread_s
         place.busy += 1
-        place.middle, place.start = _middle(place, chain), _start(chain)
-        self._insert(place, now)
+        place.middle, place.start, place.end = (
+            _middle(place, chain),
+            _start(chain),
+            chain.hashes[-1],
+        )
+        self._places[key] = self._ends[place.end] = place
+        self._busy[slot].add(place)
+        self._leave()
+        if len(self._places) > _MAX_PLACES:
+            self._forget(next(iter(self._places.values())))
         return place
 
     def refused(self, place: Place) -> None:
-        """Handle the end of a turn that its endpoint refused: it took no room.
-
-        Contexts that it displaced are still there, so their sessions are sent there immediately.
-        """
-        place.busy -= 1
+        """Handle the end of a turn that its endpoint refused: it took no room."""
+        self._released(place)
         if not place.busy and self._places.get(place.key) is place:
             self._forget(place)
 
@@ -242,23 +237,24 @@ class Sessions:
 
         The engine's cache also contains text that is unknown here, such as answers.
         """
-        cache = self._caches.get(slot, _Cache())
-        cache.refuses = 1.0
-        cache.is_full = any(place.busy for place in cache.places.values())
+        self._refuses[slot] = 1.0
+        if self._busy[slot]:
+            self._full.add(slot)
 
     def end(self, place: Place, now: float) -> None:
         """Handle the end of a turn."""
-        place.busy -= 1
+        self._released(place)
         place.idle_at = now
         if self._places.get(place.key) is place:
-            cache = self._caches[place.slot]
-            cache.places.move_to_end(place.key)
-            cache.is_full = False
-            cache.refuses *= _ACCEPTED
+            self._ends[place.end] = place
+            self._places.move_to_end(place.key)
+            self._full.discard(place.slot)
+            if place.slot in self._refuses:
+                self._refuses[place.slot] *= _ACCEPTED
 
     def shown(self, now: float, most: int) -> list[dict[str, object]]:
         """Return at most `most` places for display, next to be evicted first."""
-        places = (place for cache in self._caches.values() for place in cache.places.values())
+        self._leave()
         return [
             {
                 "session": place.key.rpartition("\0")[2] if isinstance(place.key, str) else "",
@@ -268,18 +264,13 @@ class Sessions:
                 "idle_s": 0.0 if place.busy else round(now - place.idle_at, 3),
                 "reread_s": round(place.reread_s, 3),
             }
-            for place in islice(places, most)
+            for place in islice(self._places.values(), most)
         ]
 
     def drop(self, slot: int) -> None:
-        """Forget an endpoint's places: it was removed, or its cache was emptied.
-
-        Visits there are outdated, too. Removing them would take 2 ms for each endpoint.
-        """
-        self._drops[slot] += 1
-        for place in self._caches.pop(slot, _Cache()).places.values():
-            del self._places[place.key]
-            self._remember(place)
+        """Forget the refusals of an endpoint that was removed."""
+        self._full.discard(slot)
+        self._refuses.pop(slot, None)
 
     def _room(self, slot: int) -> float:
         """Return an endpoint's cache size in tokens; NaN if unknown or backed by a slower tier."""
@@ -307,60 +298,84 @@ class Sessions:
         goes_on = not place.busy and (place.is_session or place.key != key)
         place.is_session = isinstance(key, str) or goes_on
 
-    def _insert(self, place: Place, now: float) -> None:
-        """Add a place to its endpoint's cache, and remove idle ones that no longer fit."""
-        cache, room = self._caches.setdefault(place.slot, _Cache()), self._room(place.slot)
-        while cache.tokens + place.tokens > room:
-            idle = next((other for other in cache.places.values() if not other.busy), None)
-            if idle is None:
-                break
-            self._forget(idle)
-            if idle.is_session:
-                self._learn(now - idle.idle_at, returned=False)
-        self._places[place.key] = cache.places[place.key] = place
-        cache.tokens += place.tokens
+    def _lost(self, slot: int, end: int, rest: int, *, for_room: bool) -> None:
+        """Handle the index's report that the end of a prompt has left a cache."""
+        if (place := self._ends.get(end)) is None or place.slot != slot:
+            return
+        del self._ends[end]
+        if rest and (place.busy or not for_room):  # a turn failed; the one before did not
+            place.end = rest
+            self._ends[rest] = place
+        else:  # only note it, as a turn that continues it may be about to begin
+            pause_s = self._index.now - place.idle_at if for_room and self._index else None
+            self._cut.append((place, pause_s))
+
+    def _leave(self) -> None:
+        """Forget the idle places whose contexts have left their caches."""
+        while self._cut:
+            place, pause_s = self._cut.pop()
+            is_there = self._ends.get(place.end) is place or place.busy
+            if is_there or self._places.get(place.key) is not place:
+                continue
+            self._forget(place)
+            if pause_s is not None and place.is_session:
+                self._learn(pause_s, returned=False)
+
+    def _released(self, place: Place) -> None:
+        place.busy -= 1
+        if not place.busy:
+            self._rests(place)
+
+    def _rests(self, place: Place) -> None:
+        self._busy[place.slot].discard(place)
+        if not self._busy[place.slot]:
+            self._full.discard(place.slot)
 
     def _remove(self, place: Place) -> None:
         del self._places[place.key]
-        cache = self._caches[place.slot]
-        del cache.places[place.key]
-        cache.tokens = cache.tokens - place.tokens if cache.places else 0.0
-        if cache.is_full:
-            cache.is_full = any(other.busy for other in cache.places.values())
+        if self._ends.get(place.end) is place:
+            del self._ends[place.end]
+        self._rests(place)
 
     def _forget(self, place: Place) -> None:
         """Remove a place, but remember its session, which may come back."""
         self._remove(place)
-        self._remember(place)
-
-    def _remember(self, place: Place) -> None:
         if isinstance(place.key, str):
             self._gone[place.has_returned][place.key] = place
 
     def _leaving_at(self, view: View) -> Iterator[list[tuple[Place, float]] | None]:
-        """Yield what each candidate would evict for the prompt.
+        """Yield the places that each candidate would evict for the prompt, and the share of each.
 
-        These are places that are idle or of no session, least recently used first, each with the
-        share evicted; None if turns in flight fill the cache.
+        Yield None if turns in flight fill the cache.
         """
+        self._leave()
+        index, chain = self._index, view.chain
         of = view.slots.tolist(), view.tokens.tolist(), view.cached_tokens.tolist()
         for slot, tokens, cached in zip(*of, strict=True):
-            cache, room = self._caches.get(slot), self._room(slot)
-            if cache is None or not cache.places or not tokens <= room:
+            if index is None or chain is None or not tokens <= self._room(slot):
                 yield []
-                continue
-            if cache.is_full:
+            elif slot in self._full or self._pinned(slot) + tokens - cached > self._room(slot):
                 yield None
-                continue
-            missing = cache.tokens + tokens - cached - room
-            leaving = []
-            for place in cache.places.values():
-                if missing <= 0.0:
-                    break
-                if not place.busy or not place.is_session:
-                    leaving.append((place, min(1.0, missing / max(1.0, place.tokens))))
-                    missing -= place.tokens
-            yield leaving if missing <= 0.0 else None
+            else:
+                missing = index.missing_bytes(
+                    slot, chain.total_bytes * (1.0 - cached / max(tokens, 1.0))
+                )
+                leaving = []
+                for end, size in index.oldest(slot, chain) if missing > 0.0 else ():
+                    place = self._ends.get(end)
+                    if place is None or place.slot != slot or not place.is_session:
+                        missing -= size
+                    elif not place.busy:
+                        leaving.append((place, min(1.0, missing / size)))
+                        missing -= size
+                    if missing <= 0.0:
+                        break
+                yield leaving if missing <= 0.0 else None
+
+    def _pinned(self, slot: int) -> float:
+        """Return the tokens that an endpoint can't evict, as turns of sessions are in flight."""
+        busy = (place for place in self._busy[slot] if place.is_session)
+        return sum(place.tokens * (1.0 - place.shared) for place in busy)
 
     def _price(
         self,
@@ -374,18 +389,17 @@ class Sessions:
         keeping_s, then = self._keeping(now), now + later_s
         price = 0.0
         for place, share in leaving:
-            if place.is_session:
-                idle_s = then - place.idle_at
-                is_sure = place.is_sure and idle_s <= _SURE_S
-                # In a full cache, a returning context displaces another one. That delays others
-                # where prefills are sequential, and causes refusals where engines refuse.
-                sequential = min(1.0, waits)
-                displaced = max(sequential, self._caches[place.slot].refuses)
-                # The turns in flight there, and one that arrives during the prefill.
-                delayed = min(_MOST_DELAYED, 1.0 + self._table.in_flight.item(place.slot))
-                prefills = (1.0 + displaced) * (1.0 + is_sure * sequential * delayed)
-                cost_s = share * prefills * place.reread_s
-                price = max(price, cost_s / keeping_s[bisect_left(_AGES_S, idle_s)])
+            idle_s = then - place.idle_at
+            is_sure = place.is_sure and idle_s <= _SURE_S
+            # In a full cache, a returning context displaces another one. That delays others
+            # where prefills are sequential, and causes refusals where engines refuse.
+            sequential = min(1.0, waits)
+            displaced = max(sequential, self._refuses.get(place.slot, 0.0))
+            # The turns in flight there, and one that arrives during the prefill.
+            delayed = min(_MOST_DELAYED, 1.0 + self._table.in_flight.item(place.slot))
+            prefills = (1.0 + displaced) * (1.0 + is_sure * sequential * delayed)
+            cost_s = share * prefills * place.reread_s
+            price = max(price, cost_s / keeping_s[bisect_left(_AGES_S, idle_s)])
         return price
 
     def _keeping(self, now: float) -> list[float]:
@@ -419,8 +433,7 @@ def _middle(place: Place, chain: Chain | None) -> tuple[int, int]:
     """Return the value of `Place.middle` after a turn with this prompt."""
     if chain is None:
         return (0, 0)
-    shared = place.shared / (place.shared + place.tokens)
-    blocks = int(len(chain) * (1.0 + shared) / 2.0)
+    blocks = int(len(chain) * (1.0 + place.shared) / 2.0)
     return (blocks, chain.hashes[blocks - 1]) if blocks else (0, 0)
 
 
@@ -431,7 +444,7 @@ def _start(chain: Chain | None) -> int:
 
 def _is_shorter(tokens: float, place: Place) -> bool:
     """Return whether a prompt is shorter than the context that has the place."""
-    return tokens + _LEAST_TOKENS < place.tokens + place.shared
+    return tokens + _LEAST_TOKENS < place.tokens
 
 
 def _begins(place: Place, chain: Chain | None) -> bool:

@@ -30,9 +30,9 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -117,6 +117,24 @@ class Kept(NamedTuple):
     hashes: array[int]
 
 
+class OnCut(Protocol):
+    """Handles the loss of the end of a prompt, as `PrefixIndex.on_cut`."""
+
+    def __call__(self, slot: int, end: int, rest: int, *, for_room: bool) -> None:
+        """Handle a loss at `slot`.
+
+        Args:
+            slot: the slot.
+            end: the last hash of the prompt.
+            rest: the last hash of its part that is left there and that no other prompt has used
+                later; 0 if none is.
+            for_room: whether it was evicted for lack of room.
+        """
+
+
+def _ignore_cut(slot: int, end: int, rest: int, *, for_room: bool) -> None: ...
+
+
 class PrefixIndex:
     """The estimate of every endpoint's prefix cache. Endpoints are given by slot, a small integer.
 
@@ -137,10 +155,14 @@ class PrefixIndex:
         """Bytes of prompt that each slot's engine can cache, shape ``(slots,)``; read only."""
         self.oldest_at = np.zeros(slots)
         """Last use of the prompt that a slot would evict first, shape ``(slots,)``; read only."""
-        self._stamp, self._now = 0, 0.0
+        self._stamp = 0
+        self.now = 0.0
+        """Time of the latest entry; read only."""
         self._use_blocks = self.uses = 0
         self.forgotten_blocks = Counter(capacity=0, memory=0, disproved=0)
         """Blocks dropped since the start, by cause."""
+        self.on_cut: OnCut = _ignore_cut
+        """Called when the end of a prompt leaves a cache."""
 
     def shares(self, chain: Chain) -> npt.NDArray[np.float64]:
         """Return the share of the prompt, in 0..1, that each slot probably holds."""
@@ -154,7 +176,7 @@ class PrefixIndex:
 
         Every receipt must be passed once to `settle` or `retract`: open receipts are remembered.
         """
-        cache, self._now = self._caches[slot], now
+        cache, self.now = self._caches[slot], now
         proven, witness = self._use(cache, chain.hashes, settled=False)
         stamp = self._stamp
         self._fit(cache)
@@ -243,6 +265,22 @@ class PrefixIndex:
         self.room_bytes[slot] = capacity_bytes
         self._fit(self._caches[slot])
 
+    def missing_bytes(self, slot: int, fresh_bytes: float) -> float:
+        """Return how many bytes the slot would evict for so much new text; 0 or less if none."""
+        return float(self.held_bytes[slot]) + fresh_bytes - float(self.room_bytes[slot])
+
+    def oldest(self, slot: int, chain: Chain) -> Iterator[tuple[int, int]]:
+        """Yield what a slot evicts for a prompt of which it holds no more: the next one first.
+
+        Each item is the last hash of some prompt, and the bytes of its end that no later prompt
+        shares. What the prompt itself shares is left out, since it will be the latest used.
+        """
+        hashes, count = chain.hashes, len(chain)
+        for use in self._caches[slot].by_age.values():
+            start = use.start
+            if start >= count or hashes[start] != use.hashes[0]:
+                yield use.hashes[-1], ENDS[start + len(use.hashes)] - ENDS[start]
+
     def dump(self, max_blocks: int) -> list[Kept]:
         """Return the latest uses over all slots, the oldest first, up to `max_blocks` in total.
 
@@ -297,7 +335,7 @@ class PrefixIndex:
         self._stamp += 1
         end, cache = len(kept.hashes), self._caches[kept.slot]
         stamp, start = self._stamp, kept.start
-        use = _Use(kept.hashes, stamp, stamp, self._now, start + end, stamp, start)
+        use = _Use(kept.hashes, stamp, stamp, self.now, start + end, stamp, start)
         cache.by_head[kept.hashes[0]] = cache.by_age[use.stamp] = use
         self.uses += 1
         self._use_blocks += end
@@ -353,7 +391,7 @@ class PrefixIndex:
                 del cache.by_age[use.stamp]
                 self.uses -= 1
         evidence = (end, self._stamp) if settled else (proven, witness)
-        use = _Use(hashes, self._stamp, claim or self._stamp, self._now, *evidence)
+        use = _Use(hashes, self._stamp, claim or self._stamp, self.now, *evidence)
         cache.by_head[hashes[0]] = cache.by_age[use.stamp] = use
         self.uses += 1
         self._use_blocks += end
@@ -361,9 +399,10 @@ class PrefixIndex:
         self.held_bytes[cache.slot] += ENDS[end] - ENDS[held]
         return proven, witness
 
-    def _cut(self, cache: _Cache, use: _Use, keep: int) -> int:
+    def _cut(self, cache: _Cache, use: _Use, keep: int, *, for_room: bool = False) -> int:
         """Truncate a use to its first `keep` blocks; return the number removed."""
         hashes, end = use.hashes, len(use.hashes)
+        self.on_cut(cache.slot, hashes[-1], hashes[keep - 1] if keep else 0, for_room=for_room)
         self._segments.untag(1 << cache.slot, hashes, keep)
         start = use.start
         self.held_bytes[cache.slot] -= ENDS[start + end] - ENDS[start + keep]
@@ -393,12 +432,12 @@ class PrefixIndex:
                 continue
             limit_bytes = ENDS[use.start + len(use.hashes)] - excess
             keep = max(bisect_right(ENDS, limit_bytes) - 1 - use.start, 0)
-            self.forgotten_blocks["capacity"] += self._cut(cache, use, keep)
+            self.forgotten_blocks["capacity"] += self._cut(cache, use, keep, for_room=True)
         while self.size_bytes > self._max_bytes:
             largest = self._caches[int(self.held_bytes.argmax())]
             self.forgotten_blocks["memory"] += self._cut(largest, _oldest(largest), 0)
         oldest = next(iter(cache.by_age.values()), None)
-        self.oldest_at[cache.slot] = self._now if oldest is None else oldest.at
+        self.oldest_at[cache.slot] = self.now if oldest is None else oldest.at
 
     @property
     def size_bytes(self) -> int:
