@@ -6,6 +6,7 @@ import math
 import time
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -79,6 +80,7 @@ def sent(picker, name, now, tokens=16, slot=0):
     return place, end
 
 
+@cache
 def story(name):
     """Return a text of some 70,000 tokens, for turns that all begin with it."""
     return "".join(f"{name} line {n}\n" for n in range(20_000))
@@ -736,3 +738,67 @@ def test_no_turn_waits_for_a_place_that_requests_without_names_have_taken():
     picker.end(picker.ask(0.2), 0.3)
     assert picker.flow.session_counts()["placed"] == 0
     assert isinstance(picker.ask(0.4, session="two"), Decision)
+
+
+def conversation(picker, name, now, turns=3, first=5_000, **fields):
+    """Run turns that continue each other; return the last decision, and when it ended."""
+    for turn in range(turns):
+        tokens = first + 400 * turn
+        decision = picker.ask(now, text=story(name), tokens=tokens, **fields)
+        picker.end(decision, now + 0.1)
+        now += 0.2
+    return decision, now
+
+
+def full(picker):
+    """Fill the cache with prompts that nobody continues."""
+    for number in range(10):
+        picker.end(picker.ask(0.0, text=f"{number} " * 8_000, tokens=3_000), 0.0)
+    return picker
+
+
+def test_a_conversation_without_a_name_has_a_place_and_waits_for_one():
+    picker = full(Picker(by_load=False))
+    _, now = conversation(picker, "one", 1.0)
+    assert [each["session"] for each in picker.flow.shown(now)["inside"]] == [""]
+    assert not isinstance(picker.ask(now, session="two"), Decision)
+    assert isinstance(picker.ask(now, text=story("one"), tokens=6_200), Decision)
+
+
+def test_a_conversation_without_a_name_waits_if_its_context_was_evicted():
+    picker = full(Picker(by_load=False))
+    _, now = conversation(picker, "one", 1.0)
+    picker.end(picker.ask(now, tokens=6_400), now)  # a prompt of no conversation is never held
+    _, now = conversation(picker, "two", now)
+    assert not isinstance(picker.ask(now, text=story("one"), tokens=6_200), Decision)
+    assert isinstance(picker.ask(now, text=story("two"), tokens=6_200), Decision)
+
+
+def test_conversations_under_the_key_of_an_application_have_a_place_each():
+    picker = full(Picker(by_load=False, cache_tokens=20_000))
+    names = ("one", "two", "three")
+    for turn in range(4):
+        for at, name in enumerate(names):
+            now = 1.0 + turn + 0.1 * at
+            text = story("system")[:2_000] + story(name)
+            sent = picker.ask(now, session="app", text=text, tokens=2_000 + 400 * turn)
+            picker.end(sent, now + 0.05)
+    inside = picker.flow.shown(9.0)["inside"]
+    assert sorted(each["tokens"] for each in inside if each["tokens"] > 3_000) == [3_200] * 3
+
+
+def test_a_tenant_can_not_take_the_place_of_another_with_its_prompt_or_name():
+    picker = full(Picker(by_load=False))
+    _, now = conversation(picker, "one", 1.0, session="s", tenant="a")
+    conversation(picker, "one", now, session="s", tenant="b")
+    conversation(picker, "one", now + 1.0, tenant="b")
+    again = picker.ask(now + 2.0, session="s", text=story("one"), tokens=6_200, tenant="a")
+    assert isinstance(again, Decision)
+    assert picker.flow.sessions.place("a\0m\0s").busy == 1
+
+
+def test_the_same_prompt_again_and_again_is_no_session():
+    picker = full(Picker(by_load=False))
+    for turn in range(5):
+        picker.end(picker.ask(1.0 + turn, text=story("cron"), tokens=3_000), 1.5 + turn)
+    assert picker.flow.session_counts()["placed"] == 0

@@ -17,18 +17,18 @@ from laar_lab.sim.endpoint.bodies import read_body as read_in_engine
 
 @pytest.mark.parametrize("header", ["x-laar-session", *SESSION_HEADERS])
 def test_each_session_header_names_the_session(header):
-    assert read_head({header: " abc "}).session == "abc"
+    assert read_head({header: " abc "}).named.session == "abc"
 
 
 def test_the_laar_header_takes_precedence_and_separates_sub_agents():
     main = {"x-claude-code-session-id": "s"}
     sub = {**main, "x-claude-code-agent-id": "a"}
-    assert read_head(main).session == "s"
-    assert read_head(sub).session == "s/a"
-    assert read_head({**sub, "x-claude-code-parent-agent-id": "p"}).session == "s/a"
-    assert read_head({**main, "x-claude-code-parent-agent-id": "p"}).session == "s/p"
-    assert read_head({**sub, "x-laar-session": "mine"}).session == "mine"
-    assert read_head({**sub, "x-laar-session": "x" * 300}).session == "s/a"
+    assert read_head(main).named.session == "s"
+    assert read_head(sub).named.session == "s/a"
+    assert read_head({**sub, "x-claude-code-parent-agent-id": "p"}).named.session == "s/a"
+    assert read_head({**main, "x-claude-code-parent-agent-id": "p"}).named.session == "s/p"
+    assert read_head({**sub, "x-laar-session": "mine"}).named.session == "mine"
+    assert read_head({**sub, "x-laar-session": "x" * 300}).named.session == "s/a"
 
 
 def test_session_headers_of_agents_are_attributes_and_are_forwarded():
@@ -116,7 +116,7 @@ CODEX = {"session-id": "s", "x-client-request-id": "s", "x-codex-window-id": "s:
 def test_the_requests_of_real_agents_name_their_session(api, headers, fields, session):
     prompt = {"input" if api is Api.RESPONSES else "messages": [{"role": "user", "content": "hi"}]}
     body = orjson.dumps({"model": "m", "stream": True, **prompt, **fields})
-    assert (read_head(headers).session or read_body(api, body).session) == session
+    assert (read_head(headers).named.session or read_body(api, body).session) == session
 
 
 @pytest.mark.parametrize(

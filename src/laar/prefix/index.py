@@ -28,7 +28,7 @@ running requests and share blocks among adapters by their own rules. Memory is b
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -57,6 +57,9 @@ MISS_RATIO = 0.5
 """A report below this share of the estimate is a miss. Tokens per byte differ between the parts of
 a prompt (English 4 bytes, Japanese or code under 3); a smaller gap may be due to conversion."""
 
+_MOST = 0.75
+"""Share of a prompt that one which continues it repeats."""
+
 _MOST_SPARED = 8
 """Maximum number of open requests whose blocks are protected during one eviction."""
 
@@ -72,6 +75,7 @@ class _Use:
     proven: int  # number of proven blocks, from the prompt's start
     witness: int  # stamp of the use that proved the deepest proven block
     start: int = 0
+    whole: bool = True  # it ends where a prompt ends; else the end of the prompt was evicted
 
 
 @dataclass(slots=True)
@@ -120,7 +124,7 @@ class Kept(NamedTuple):
 class OnCut(Protocol):
     """Handles the loss of the end of a prompt, as `PrefixIndex.on_cut`."""
 
-    def __call__(self, slot: int, end: int, rest: int, *, for_room: bool) -> None:
+    def __call__(self, slot: int, end: int, rest: int, most: int, *, for_room: bool) -> None:
         """Handle a loss at `slot`.
 
         Args:
@@ -128,11 +132,12 @@ class OnCut(Protocol):
             end: the last hash of the prompt.
             rest: the last hash of its part that is left there and that no other prompt has used
                 later; 0 if none is.
+            most: the hash at which a prompt has repeated most of it.
             for_room: whether it was evicted for lack of room.
         """
 
 
-def _ignore_cut(slot: int, end: int, rest: int, *, for_room: bool) -> None: ...
+def _ignore_cut(slot: int, end: int, rest: int, most: int, *, for_room: bool) -> None: ...
 
 
 class PrefixIndex:
@@ -161,6 +166,8 @@ class PrefixIndex:
         self._use_blocks = self.uses = 0
         self.forgotten_blocks = Counter(capacity=0, memory=0, disproved=0)
         """Blocks dropped since the start, by cause."""
+        self.is_tight = False
+        """Whether any cache ever had to evict for lack of room; read only."""
         self.on_cut: OnCut = _ignore_cut
         """Called when the end of a prompt leaves a cache."""
 
@@ -264,6 +271,21 @@ class PrefixIndex:
         """
         self.room_bytes[slot] = capacity_bytes
         self._fit(self._caches[slot])
+
+    def find_continued(self, slot: int, chain: Chain) -> None:
+        """Find the prompt cached at a slot that this one continues; set the chain's record of it.
+
+        A prompt continues another if it goes on after most of it: agents often replace the end.
+        Prompts in flight are left out, as their answers are unknown.
+        """
+        cache, hashes, end = self._caches[slot], chain.hashes, len(chain)
+        depth = 0
+        while depth < end and (use := cache.by_head.get(hashes[depth])) is not None:
+            depth += shared_from(use.hashes, hashes, depth)
+            is_most = ENDS[depth] >= _MOST * ENDS[use.start + len(use.hashes)]
+            ended = use.whole and use.claim not in cache.claims
+            continues = is_most and depth < end and ended
+            chain.continues, chain.own_from = (use.hashes[-1], use.start) if continues else (0, end)
 
     def missing_bytes(self, slot: int, fresh_bytes: float) -> float:
         """Return how many bytes the slot would evict for so much new text; 0 or less if none."""
@@ -402,7 +424,11 @@ class PrefixIndex:
     def _cut(self, cache: _Cache, use: _Use, keep: int, *, for_room: bool = False) -> int:
         """Truncate a use to its first `keep` blocks; return the number removed."""
         hashes, end = use.hashes, len(use.hashes)
-        self.on_cut(cache.slot, hashes[-1], hashes[keep - 1] if keep else 0, for_room=for_room)
+        if use.whole:
+            rest = hashes[keep - 1] if keep else 0
+            most = bisect_left(ENDS, _MOST * ENDS[use.start + end]) - 1 - use.start
+            self.on_cut(cache.slot, hashes[-1], rest, hashes[max(0, most)], for_room=for_room)
+            use.whole = not for_room
         self._segments.untag(1 << cache.slot, hashes, keep)
         start = use.start
         self.held_bytes[cache.slot] -= ENDS[start + end] - ENDS[start + keep]
@@ -433,6 +459,7 @@ class PrefixIndex:
             limit_bytes = ENDS[use.start + len(use.hashes)] - excess
             keep = max(bisect_right(ENDS, limit_bytes) - 1 - use.start, 0)
             self.forgotten_blocks["capacity"] += self._cut(cache, use, keep, for_room=True)
+            self.is_tight = True
         while self.size_bytes > self._max_bytes:
             largest = self._caches[int(self.held_bytes.argmax())]
             self.forgotten_blocks["memory"] += self._cut(largest, _oldest(largest), 0)
