@@ -66,8 +66,15 @@ class EngineSink(ProblemSink, Protocol):
     def stored(self, key: str, event: Stored) -> None:
         """Record blocks that entered an endpoint's cache."""
 
-    def removed(self, key: str, block_hashes: Sequence[int | bytes], tier: int = 0) -> None:
-        """Record blocks removed from a memory tier of an endpoint; tier 0 is the cache."""
+    def removed(
+        self,
+        key: str,
+        block_hashes: Sequence[int | bytes],
+        tier: int = 0,
+        *,
+        is_state: bool = False,
+    ) -> None:
+        """Record blocks, or states after them, removed from a tier; tier 0 is the cache."""
 
     def cleared(self, key: str, *, past: bool = False, at_s: float = math.nan) -> None:
         """Record that an endpoint's cache is empty; later additions are reported.

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from laar.core.endpoints import Reading
 from laar.core.membership import EndpointSpec
+from laar.prefix.states import Grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,6 +280,7 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
         asleep=float(_labelled(page, names.awake) == 0.0),  # all ranks sleep
         has_tiers=host_tokens > 0.0 or _total(page, names.tiers_tokens) > 0.0,
         host_tokens=host_tokens if host_tokens < _MAX_CAPACITY_TOKENS else math.nan,
+        grid=_grid(page, names),
         work=_finite(sum(v for v in (*counters[:2], _total(page, (names.generated,))) if v == v)),
     )
     return reading, counters.or_known(before)
@@ -328,6 +330,18 @@ def _capacity(page: bytes, names: EngineNames) -> float:
         if 0 < capacity < _MAX_CAPACITY_TOKENS:
             return capacity
     return math.nan
+
+
+def _grid(page: bytes, names: EngineNames) -> Grid | None:
+    """Return where the engine keeps recurrent states, from vLLM's description of its cache."""
+    for labels, _ in _samples(page, names.capacity_info[0]):
+        mode = _label(labels, b"mamba_cache_mode")
+        block = _number(_label(labels, b"block_size"))
+        if mode in (b"align", b"all") and 1 <= block < _MAX_CAPACITY_TOKENS:
+            unit = _number(_label(labels, b"prefix_match_unit"))
+            unit = unit if 1 <= unit <= block else block
+            return Grid(int(block), int(unit), everywhere=mode == b"all")
+    return None
 
 
 def _adapters(page: bytes, names: EngineNames) -> tuple[frozenset[str], float]:

@@ -145,11 +145,18 @@ class FleetState:
         if slot >= 0 and self._beliefs is not None:
             self._beliefs.blocks_held.stored(slot, self._table.spec(slot).models[0], event)
 
-    def removed(self, key: str, block_hashes: Sequence[int | bytes], tier: int = 0) -> None:
-        """Record blocks removed from the endpoint's cache or slower memory."""
+    def removed(
+        self,
+        key: str,
+        block_hashes: Sequence[int | bytes],
+        tier: int = 0,
+        *,
+        is_state: bool = False,
+    ) -> None:
+        """Record blocks, or states after them, removed from the cache or slower memory."""
         slot = self._table.slot(key)
         if slot >= 0 and self._beliefs is not None:
-            self._beliefs.blocks_held.removed(slot, block_hashes, tier)
+            self._beliefs.blocks_held.removed(slot, block_hashes, tier, is_state=is_state)
 
     def cleared(self, key: str, *, past: bool = False, at_s: float = math.nan) -> None:
         """Forget the content of the endpoint's cache; if `past`, what it held until `at_s`."""
@@ -230,6 +237,7 @@ class FleetState:
                 if not reading.has_tiers:  # tokens found there are counted separately
                     counted = reading.prefix_queries_tokens, reading.prefix_hits_tokens
                     self._beliefs.found.count(slot, *counted)
+                self._beliefs.states.use(slot, reading.grid)
                 # The host's memory also keeps what the cache evicts; its size may be NaN.
                 self._beliefs.set_capacity(slot, max(reading.capacity_tokens, reading.host_tokens))
             if is_empty:
