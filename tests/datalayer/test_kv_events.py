@@ -64,7 +64,7 @@ def test_both_forms_of_events_are_read() -> None:
     )
     expected = [
         ([HASH, 17941534128146751913], None, list(range(256)), 128, "", ()),
-        ([HASH], False),
+        ([HASH], 0, False),
         (1_780_000_000.0,),
     ]
     assert [plain(event) for event in decoded(maps)] == expected
@@ -197,7 +197,7 @@ def test_copies_in_the_hosts_memory_are_marked() -> None:
     assert stored.tier == 1
     assert whole.tier == 1
     assert list(stored.hashes) == list(whole.hashes) == STORED["block_hashes"]
-    assert removed == ([1], True)
+    assert removed == ([1], 1, False)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from laar.core.endpoints import EndpointTable, Floats
 from laar.core.interfaces import View
 from laar.latest import Latest
 from laar.prefix.blocks import Chain
-from laar.prefix.index import PrefixIndex
+from laar.prefix.index import Cut, PrefixIndex
 
 _AGES_S = tuple(2.0**power for power in range(9))
 """Upper bounds of the pause classes, in seconds; after four minutes, a session is assumed gone."""
@@ -193,7 +193,7 @@ class Sessions:
             is_other = not _name(session)
         elif before:
             is_other = before != place.end
-            place.is_key |= before in place.left
+            place.is_key |= is_other and before in place.left
         else:
             is_other = place.is_key or (_is_shorter(tokens, place) and not _begins(place, chain))
         if not is_other:
@@ -343,21 +343,21 @@ class Sessions:
             self._learn(now - place.idle_at, returned=True)
             place.is_sure = place.has_returned and _continues(place, chain)
             place.has_returned = True
-            if chain.continues != place.end:
-                place.left = (place.end, *place.left)[:_MAX_LEFT]
+        if place.end not in (chain.continues, chain.hashes[-1]):
+            place.left = (place.end, *place.left)[:_MAX_LEFT]
 
-    def _lost(self, slot: int, end: int, rest: int, most: int, *, for_room: bool) -> None:
+    def _lost(self, cut: Cut) -> None:
         """Handle the index's report that the end of a prompt has left a cache."""
-        if for_room:
-            self._evicted[most] = end
-        if (place := self._ends.get(end)) is None or place.slot != slot:
+        if cut.for_room:
+            self._evicted[cut.most] = cut.end
+        if (place := self._ends.get(cut.end)) is None or place.slot != cut.slot:
             return
-        del self._ends[end]
-        if rest and (place.busy or not for_room):  # a turn failed; the one before did not
-            place.end = rest
-            self._ends[rest] = place
+        del self._ends[cut.end]
+        if cut.rest and (place.busy or not cut.for_room):  # a turn failed; the one before did not
+            place.end = cut.rest
+            self._ends[cut.rest] = place
         else:  # only note it, as a turn that continues it may be about to begin
-            pause_s = self.index.now - place.idle_at if for_room else None
+            pause_s = self.index.now - place.idle_at if cut.for_room else None
             self._cut.append((place, pause_s))
 
     def _leave(self) -> None:

@@ -30,9 +30,9 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -121,23 +121,22 @@ class Kept(NamedTuple):
     hashes: array[int]
 
 
-class OnCut(Protocol):
-    """Handles the loss of the end of a prompt, as `PrefixIndex.on_cut`."""
+class Cut(NamedTuple):
+    """The end of a prompt that has left a cache.
 
-    def __call__(self, slot: int, end: int, rest: int, most: int, *, for_room: bool) -> None:
-        """Handle a loss at `slot`.
+    Args:
+        slot: the slot.
+        end: the last hash of the prompt.
+        rest: the last hash of what is left of its own part there; 0 if nothing is.
+        most: the hash at which a prompt has repeated most of it.
+        for_room: whether it was evicted for lack of room.
+    """
 
-        Args:
-            slot: the slot.
-            end: the last hash of the prompt.
-            rest: the last hash of its part that is left there and that no other prompt has used
-                later; 0 if none is.
-            most: the hash at which a prompt has repeated most of it.
-            for_room: whether it was evicted for lack of room.
-        """
-
-
-def _ignore_cut(slot: int, end: int, rest: int, most: int, *, for_room: bool) -> None: ...
+    slot: int
+    end: int
+    rest: int
+    most: int
+    for_room: bool
 
 
 class PrefixIndex:
@@ -168,7 +167,7 @@ class PrefixIndex:
         """Blocks dropped since the start, by cause."""
         self.is_tight = False
         """Whether any cache ever had to evict for lack of room; read only."""
-        self.on_cut: OnCut = _ignore_cut
+        self.on_cut: Callable[[Cut], object] = lambda _cut: None
         """Called when the end of a prompt leaves a cache."""
 
     def shares(self, chain: Chain) -> npt.NDArray[np.float64]:
@@ -427,7 +426,7 @@ class PrefixIndex:
         if use.whole:
             rest = hashes[keep - 1] if keep else 0
             most = bisect_left(ENDS, _MOST * ENDS[use.start + end]) - 1 - use.start
-            self.on_cut(cache.slot, hashes[-1], rest, hashes[max(0, most)], for_room=for_room)
+            self.on_cut(Cut(cache.slot, hashes[-1], rest, hashes[max(0, most)], for_room))
             use.whole = not for_room
         self._segments.untag(1 << cache.slot, hashes, keep)
         start = use.start
