@@ -215,3 +215,34 @@ def test_the_simulated_engine_omits_the_attribution_line_as_vllm_does():
     )
     assert one == two
     assert "Be brief." in one
+
+
+@pytest.mark.parametrize(
+    ("name", "is_hint"),
+    [
+        ("x-acme-conversation", True),
+        ("X-Chat-Ref".lower(), True),
+        ("sticky_thread", True),
+        ("affinityToken", True),
+        ("chat_template", False),
+        ("x-parent-session-id", False),
+        ("x-request-ref", False),
+    ],
+)
+def test_fields_that_may_name_a_session_are_tried(name, is_hint):
+    found = ((name, "v"),) if is_hint else ()
+    body = orjson.dumps({"model": "m", "messages": [], name: "v", "metadata": {name: "w"}})
+    in_body = (*found, *((f"metadata.{name}", "w") for _ in found))
+    if name != "x-parent-session-id":
+        assert read_body(Api.CHAT, body).hints == in_body
+    assert read_head({name: "v"}).named.hints == found
+    assert read_head({name: "v" * 300}).named.hints == ()
+    many = {f"{name}-{number}": "v" for number in range(500)}
+    assert len(read_head(many).named.hints) <= 4
+
+
+def test_the_field_that_named_a_session_and_its_parent_are_known():
+    head = read_head({"x-affinity": "a", "x-parent-session-id": "p"})
+    assert (head.named.session, head.named.field, head.parent) == ("a", "x-affinity", "p")
+    body = read_body(Api.CHAT, b'{"model": "m", "messages": [], "metadata": {"session_id": "s"}}')
+    assert (body.session, body.named_by, body.hints) == ("s", "metadata.session_id", ())
