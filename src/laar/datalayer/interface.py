@@ -8,7 +8,7 @@ calls are made on the event loop and must return immediately.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from laar.core.endpoints import Reading
@@ -62,6 +62,9 @@ class EngineSink(ProblemSink, Protocol):
 
     def served(self, address: str, served: Served) -> None:
         """Set the model names that `address` lists."""
+
+    def publishes(self, address: str, labels: Mapping[str, str]) -> None:
+        """Record where an engine says that it publishes KV events, as labels would; {} if not."""
 
     def stored(self, key: str, event: Stored) -> None:
         """Record blocks that entered an endpoint's cache."""

@@ -46,6 +46,7 @@ class EngineNames:
         awake: a gauge that is 0 while an engine sleeps, and its label.
         rank: the label with the data-parallel rank, if requests may name a rank.
         ranks_path: path to JSON whose `dp_size` is the number of ranks, if pages may lack ranks.
+        events_path: path to JSON that tells where KV events are published.
         path: path of the metrics page.
         aliases: other names of the engine, used in pod labels.
     """
@@ -68,6 +69,7 @@ class EngineNames:
     awake: tuple[bytes, bytes] = (b"", b"")
     rank: bytes = b""
     ranks_path: str = ""
+    events_path: str = ""
     path: str = "/metrics"
     aliases: tuple[str, ...] = ()
 
@@ -93,6 +95,7 @@ ENGINES: Mapping[str, EngineNames] = {
         refused=(b"vllm:admission_rejections_total", b'reason="max_num_queued_'),
         awake=(b"vllm:engine_sleep_state", b'sleep_state="awake"'),
         rank=b"engine",
+        events_path="/kv_event_sources",  # from 0.33
     ),
     # Each scheduler of a group may report, and so may each priority besides the total (`_once`).
     "sglang": EngineNames(
@@ -109,6 +112,7 @@ ENGINES: Mapping[str, EngineNames] = {
         started=b"sglang:prompt_tokens_created",
         rank=b"dp_rank",
         ranks_path="/server_info",  # a page lacks the ranks of other hosts
+        events_path="/server_info",
     ),
     # Older releases have no counters of tokens. `/metrics` is JSON about iterations.
     "tensorrt-llm": EngineNames(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,7 @@ class FleetState:
         self._wanted: dict[str, Sequence[EndpointSpec]] = {}
         self._used: dict[str, Sequence[EndpointSpec]] = {}
         self._reports: dict[str, Served] = {}  # not applied yet
+        self._published: dict[str, Mapping[str, str]] = {}  # labels about KV events, by address
         self._gathering: asyncio.TimerHandle | None = None
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
@@ -125,6 +127,7 @@ class FleetState:
             if spec.key not in stayed:
                 if not self._table.named(spec.address):  # not just other ranks
                     self._reports.pop(spec.address, None)
+                    self._published.pop(spec.address, None)
                 self.problem(f"load {spec.key}", GONE)
                 self._picker.context.forget(spec.address)
                 self._lose(self._table.slot_counted(spec.key))
@@ -138,6 +141,21 @@ class FleetState:
         if self._table.version != version:
             self._forget_who_left(before)
             _LOG.info("%s: %d data-parallel ranks", address, ranks)
+
+    def publishes(self, address: str, labels: Mapping[str, str]) -> None:
+        """Record where an engine says that it publishes KV events; its labels take precedence."""
+        if self._table.named(address):
+            self._published[address] = labels
+
+    def publishing(self) -> list[EndpointSpec]:
+        """Return the endpoints, with the labels that tell where they publish KV events."""
+        specs, found = self._table.specs(), self._published
+        return [
+            replace(spec, labels={**found[spec.address], **spec.labels})
+            if spec.address in found
+            else spec
+            for spec in specs
+        ]
 
     def stored(self, key: str, event: Stored) -> None:
         """Record blocks that entered the endpoint's cache."""
