@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,7 @@ class Recorder:
     past_problems: list[str] = field(default_factory=list)
     kv_events: list[tuple[Any, ...]] = field(default_factory=list)
     ranks: dict[str, int] = field(default_factory=dict)
+    published: dict[str, Mapping[str, str]] = field(default_factory=dict)
     kv_past: list[bool] = field(default_factory=list)
     """For each cleared cache, whether that was in the past."""
     kv_emptied_s: list[float] = field(default_factory=list)
@@ -59,10 +60,16 @@ class Recorder:
             self.problems[source] = message
             self.past_problems.append(message)
 
+    def publishes(self, address: str, labels: Mapping[str, str]) -> None:
+        self.published[address] = labels
+
     def stored(self, address: str, event: Stored) -> None:
         self.kv_events.append(("stored", address, tuple(event.hashes), event.parent))
 
-    def removed(self, address: str, block_hashes: Sequence[Any], tier: int = 0) -> None:
+    def removed(
+        self, address: str, block_hashes: Sequence[Any], tier: int = 0, *, is_state: bool = False
+    ) -> None:
+        assert not is_state
         self.kv_events.append(("removed", address, tuple(block_hashes), *([tier] if tier else [])))
 
     def cleared(self, address: str, *, past: bool = False, at_s: float = math.nan) -> None:

@@ -17,7 +17,7 @@ zmq = pytest.importorskip("zmq")
 from laar.core.endpoints import EndpointSpec  # noqa: E402
 from laar.core.membership import EVENTS_LABEL, REPLAY_LABEL  # noqa: E402
 from laar.datalayer import kv_events  # noqa: E402
-from laar.datalayer.kv_batches import Event, Groups, decode_batch  # noqa: E402
+from laar.datalayer.kv_batches import Cleared, Event, Groups, decode_batch  # noqa: E402
 from laar.datalayer.kv_events import KvEvents  # noqa: E402
 from laar.prefix.tokens import Stored, TokenBlocks  # noqa: E402
 from support import free_port  # noqa: E402
@@ -64,7 +64,7 @@ def test_both_forms_of_events_are_read() -> None:
     )
     expected = [
         ([HASH, 17941534128146751913], None, list(range(256)), 128, "", ()),
-        ([HASH], False),
+        ([HASH], 0, False),
         (1_780_000_000.0,),
     ]
     assert [plain(event) for event in decoded(maps)] == expected
@@ -147,6 +147,20 @@ def of_group(event: dict[str, Any], group: int, kind: str | None = None) -> dict
     return {**event, "group_idx": group} | ({"kv_cache_spec_kind": kind} if kind else {})
 
 
+def test_states_of_recurrent_layers_are_tracked_by_their_hashes() -> None:
+    state = {**STORED, "block_hashes": [HASH], "token_ids": list(range(1_152))}
+    events = decoded(
+        batch(
+            of_group(STORED, 0, "full_attention"),
+            *(of_group(state, group, "mamba") for group in (1, 2)),
+            *(of_group(REMOVED, group) for group in (0, 1, 2)),
+        )
+    )
+    is_state = [event.is_state for event in events if not isinstance(event, Cleared)]
+    assert is_state == [False, True, False, True]
+    assert [len(event.ids) for event in events if isinstance(event, Stored)] == [256, 0]
+
+
 @pytest.mark.parametrize("kind", ["full_attention", "mla_attention"])
 def test_the_layer_group_with_full_attention_is_tracked_at_any_index(kind: str) -> None:
     # vLLM numbers groups by their first layers; in Gemma 3 and gpt-oss, the first has a window.
@@ -183,7 +197,7 @@ def test_copies_in_the_hosts_memory_are_marked() -> None:
     assert stored.tier == 1
     assert whole.tier == 1
     assert list(stored.hashes) == list(whole.hashes) == STORED["block_hashes"]
-    assert removed == ([1], True)
+    assert removed == ([1], 1, False)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 from aiohttp import web
 
-from laar.core.membership import EndpointSpec
+from laar.core.membership import EVENTS_LABEL, REPLAY_LABEL, EndpointSpec
 from laar.datalayer import scrape
 from laar.datalayer.discovery import look_at
 from laar.datalayer.endpoints_file import Endpoint
@@ -40,7 +40,8 @@ async def test_pages_become_readings_on_one_kept_alive_connection(
     ports: set[int] = set()
 
     async def metrics(request: web.Request) -> web.Response:
-        assert request.path == "/metrics"
+        if request.path != "/metrics":
+            raise web.HTTPNotFound
         ports.add(request.transport.get_extra_info("peername")[1])
         return web.Response(body=PAGE)
 
@@ -55,6 +56,54 @@ async def test_pages_become_readings_on_one_kept_alive_connection(
     assert before <= now <= time.monotonic()
     assert len(ports) == 1
     assert recorder.problems == {}
+
+
+LIVE = {"publisher": "zmq", "enable_kv_cache_events": True, "endpoint": "tcp://*:5557"}
+PORTS = {EVENTS_LABEL: "5557", REPLAY_LABEL: "5558"}
+
+
+@pytest.mark.parametrize(
+    ("said", "labels"),
+    [
+        ({"0": LIVE}, {EVENTS_LABEL: "5557"}),
+        ({"0": LIVE | {"replay_endpoint": "tcp://*:5558"}}, PORTS),
+        ({"3": LIVE | {"endpoint": "tcp://*:5560", "replay_endpoint": "tcp://*:5561"}}, PORTS),
+        ({"0": LIVE | {"endpoint": "tcp://10.9.9.9:5557"}}, {EVENTS_LABEL: "5557"}),
+        ({"0": LIVE | {"endpoint": "ipc:///tmp/x"}}, {}),
+        ({"0": LIVE | {"endpoint": "tcp://*:99999999"}}, {}),
+        ({"0": LIVE | {"endpoint": None}}, {}),
+        ({"0": LIVE | {"enable_kv_cache_events": False}}, {}),
+        ({"0": LIVE | {"publisher": "null"}}, {}),
+        (
+            {"kv_events_config": '{"publisher": "zmq", "endpoint": "tcp://*:5557"}'},
+            {EVENTS_LABEL: "5557"},
+        ),
+        ({"kv_events_config": "{"}, {}),
+        ({"0": [LIVE]}, {}),
+        ({}, {}),
+    ],
+)
+def test_an_engine_tells_where_it_publishes_events(said: Any, labels: dict[str, str]) -> None:
+    assert scrape.events_labels(said) == labels
+
+
+async def test_an_engine_is_asked_once_where_it_publishes_unless_a_label_says_so(
+    recorder: Any, start: Any, until: Any, serve: Any
+) -> None:
+    asked: Counter[str] = Counter()
+
+    async def engine(request: web.Request) -> web.Response:
+        asked[request.path] += 1
+        if request.path == "/metrics":
+            return web.Response(body=PAGE)
+        return web.json_response({"0": LIVE})
+
+    one, other = await serve(engine), await serve(engine)
+    labeled = spec(other, labels={EVENTS_LABEL: "7000"})
+    start(scraper(recorder, [spec(one), labeled]).run())
+    await until(lambda: asked["/metrics"] >= 8)
+    assert recorder.published == {one: {EVENTS_LABEL: "5557"}}
+    assert asked["/kv_event_sources"] == 1
 
 
 @pytest.mark.parametrize("busy", [503, 0], ids=["not ready", "hangs up"])
@@ -81,7 +130,7 @@ async def test_ranks_are_found_even_if_the_engine_cannot_name_their_number_at_fi
     start(scraper(recorder, [spec(address, engine="sglang")]).run())
     await until(lambda: recorder.ranks == {address: 2})
     await until(lambda: len(recorder.readings) > 12)
-    assert asked == 3
+    assert asked == 4  # the last time, where it publishes events
 
 
 async def test_bad_pages_are_problems_and_never_readings_that_look_idle(

@@ -6,6 +6,7 @@ import math
 import time
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -40,6 +41,8 @@ class Picker:
         for name in names:
             reading = Reading(waiting=0, running=0, kv_usage=0.0, capacity_tokens=cache_tokens)
             self.director.table.read(name, reading, -math.inf)
+            slot = self.director.table.slot(name)
+            self.director.prefixes.set_capacity(slot, cache_tokens)
         settings = FlowSettings(max_hold_s=max_hold_s)
         self.flow = Admission(self.director, settings, by_load=by_load)
         self.asked = 0
@@ -63,6 +66,21 @@ class Picker:
         self.flow.ended(decision, now)
 
 
+def sent(picker, name, now, tokens=16, slot=0):
+    """Send a turn to an endpoint without a decision; return its place and what ends it."""
+    beliefs, sessions = picker.director.prefixes, picker.flow.sessions
+    chain = beliefs.chain(turn_of(name, f"{name} " * 4 * tokens, tokens))
+    receipt = beliefs.insert(slot, chain, now)
+    place = sessions.begin(name, chain, slot, float(tokens), 0.0, tokens / 5_000.0, now)
+
+    def end(now):
+        beliefs.settle(receipt, None)
+        sessions.end(place, now)
+
+    return place, end
+
+
+@cache
 def story(name):
     """Return a text of some 70,000 tokens, for turns that all begin with it."""
     return "".join(f"{name} line {n}\n" for n in range(20_000))
@@ -106,7 +124,6 @@ def test_a_user_who_interrupts_a_turn_before_its_answer_keeps_the_session_s_plac
     """A session without any answer has nothing in the cache to keep."""
     picker = Picker(by_load=by_load)
     first = picker.ask(0.0, session="one", text=story("one"), tokens=5_000)
-    picker.director.prefixes.set_capacity(first.slot, CACHE_TOKENS)
     if answered:
         picker.end(first, 1.0)
         first = picker.ask(1.5, session="one", text=story("one"), tokens=6_000)
@@ -337,7 +354,7 @@ def test_a_single_refusal_is_eventually_forgotten(status):
     picker.end(picker.ask(1.0, session="three", tokens=100), 1.0, refused)
     for turn in range(1_000):
         now = 1.0 + turn / 10_000.0
-        picker.end(picker.ask(now, session="three", tokens=100), now)
+        picker.end(picker.ask(now, session="three", tokens=100, text=story("three")), now)
     in_turn, in_parallel = (price_of_the_place_of_another(picker, w, 2.0) for w in (1.0, 0.0))
     assert in_turn == pytest.approx(2.0 * in_parallel, rel=0.02) != 0.0
 
@@ -348,7 +365,6 @@ def test_text_that_a_session_left_in_a_cache_takes_room_when_it_returns():
     for now, name in ((0.0, "one"), (300.0, "two"), (600.0, "one")):
         turn = picker.ask(now, session=name, text=story(name))
         picker.end(turn, now + 1.0)
-    assert turn.uncached_tokens < 100.0, "the picker believes the text cached"
     assert [each["session"] for each in picker.flow.shown(601.0)["inside"]] == ["one"]
 
 
@@ -394,18 +410,16 @@ def test_a_return_is_remembered_until_too_many_others_have_returned(monkeypatch)
         return picker.flow.explained(decision, now + 0.1)["wait_s"]
 
     def others_return(count, now):
-        sessions = picker.flow.sessions
         for number in range(count):
             for _ in range(2):
-                sessions.end(sessions.begin(f"{number}", None, 0, 16.0, 0.0, 0.0, now), now)
-            sessions.drop(0)
-            picker.director.prefixes.drop(0)
+                sent(picker, f"{number}", now)[1](now)
+            picker.director.prefixes.clear(0)
 
     for now in (0.0, 0.2, 0.4):
         wait_s(now)
     others_return(400, 1.0)  # afterwards the agent has no place
     sure_s = wait_s(100.0)
-    others_return(1_000, 200.0)
+    others_return(1_100, 200.0)
     assert 0.0 < wait_s(300.0) < sure_s
 
 
@@ -492,15 +506,6 @@ def test_no_turn_waits_for_an_engine_that_is_idle_after_a_refusal():
     assert isinstance(picker.ask(3.0, session="four", subset=frozenset({refuser})), Decision)
 
 
-def test_text_is_shared_at_an_engine_that_took_the_slot_of_another():
-    picker = Picker(by_load=False)
-    sessions = picker.flow.sessions
-    sessions.end(sessions.begin("one", None, 0, 1_000.0, 0.0, 0.1, 0.0), 1.0)
-    sessions.drop(0)
-    again = sessions.begin("one", None, 0, 1_000.0, 500.0, 0.1, 2.0)
-    assert (again.shared, again.tokens) == (500.0, 500.0)
-
-
 def moved(picker, turn, address, now):
     picker.director.served_by(turn, address, now)
     picker.flow.moved(turn, now)
@@ -508,15 +513,13 @@ def moved(picker, turn, address, now):
 
 def test_an_engine_reopens_once_its_last_turn_moved_elsewhere():
     picker = Picker("a", "b", by_load=False, cache_tokens=20_000)
-    sessions = picker.flow.sessions
-    sessions.end(sessions.begin("gone", None, 0, 1_000.0, 0.0, 0.1, 0.0), 0.1)
-    one = sessions.begin("one", None, 0, 5_000.0, 0.0, 0.5, 300.0)
-    sessions.full(0)
-    # A longer turn of the same session in parallel.
-    sessions.begin("one", None, 1, 6_000.0, 0.0, 0.6, 300.2)
-    for now in (301.0, 302.0):
-        sessions.end(one, now)
-    sessions.begin("busy", None, 1, 19_000.0, 0.0, 1.9, 303.0)
+    sent(picker, "gone", 0.0, 1_000)[1](0.1)
+    _, end = sent(picker, "one", 300.0, 5_000)
+    picker.flow.sessions.full(0)
+    _, end_longer = sent(picker, "one", 300.2, 6_000, slot=1)  # in parallel
+    for now, ends in ((301.0, end), (302.0, end_longer)):
+        ends(now)
+    sent(picker, "busy", 303.0, 19_000, slot=1)
     assert isinstance(picker.ask(600.0, session="two"), Decision)
 
 
@@ -546,8 +549,7 @@ def test_sessions_share_text_again_after_their_engine_was_emptied():
     system = story("system")[:20_000]
     for now, name in enumerate(("one", "two", "three", "two", "three", "one")):
         if now == 3:
-            picker.flow.sessions.drop(0)
-            picker.director.prefixes.drop(0)
+            picker.director.prefixes.clear(0)
         picker.end(picker.ask(float(now), session=name, text=system + story(name)), now + 0.1)
     inside = picker.flow.shown(6.0)["inside"]
     assert {each["session"] for each in inside} == {"one", "two", "three"}
@@ -559,7 +561,7 @@ def test_removing_endpoints_takes_less_time_than_the_turns_of_remembered_session
     sessions, table = picker.flow.sessions, picker.director.table
     began = time.process_time()
     for n in range(4_000):  # each displaces another
-        sessions.end(sessions.begin(f"s{n}", None, n % 300, 6_000.0, 0.0, 1.2, 0.0), 0.0)
+        sent(picker, f"s{n}", 0.0, 6_000, n % 300)[1](0.0)
     filled = time.process_time()
     table.replace("t", [])
     assert len(sessions) == len(table) == 0
@@ -583,12 +585,12 @@ def test_the_end_of_a_refused_turn_admits_no_others():
 
 def test_names_used_once_do_not_displace_a_session_that_returned():
     picker = Picker(by_load=False)
-    sessions = picker.flow.sessions
     for now in (0.0, 1.0, 2.0):
-        sessions.end(sessions.begin("agent", None, 0, 6_000.0, 0.0, 1.2, now), now + 0.1)
+        sent(picker, "agent", now, 6_000)[1](now + 0.1)
     for number in range(10_500):
-        sessions.end(sessions.begin(f"{number}", None, 0, 16.0, 0.0, 0.0, 3.0), 3.0)
-    assert sessions.begin("agent", None, 0, 6_000.0, 0.0, 1.2, 4.0).is_sure
+        sent(picker, f"{number}", 3.0)[1](3.0)
+    again, _ = sent(picker, "agent", 4.0, 6_000)
+    assert again.is_sure
 
 
 def test_a_turn_with_a_useless_answer_keeps_no_place():
@@ -642,7 +644,7 @@ def test_a_request_without_a_context_to_keep_neither_waits_nor_delays_others():
 
 
 def test_a_context_that_another_picker_sent_to_an_engine_needs_no_room_there():
-    picker = Picker(by_load=False)
+    picker = Picker(by_load=False, cache_tokens=11_500)
     first = picker.director.decide(
         Request(id="0", api=Api.CHAT, model="m", spans=(story("one")[:20_000],), chars=20_000), 0.0
     )
@@ -728,3 +730,75 @@ def test_a_turn_that_cannot_be_admitted_is_counted_as_refused():
     picker.ask(0.1, session="two")
     assert [error.status for error in picker.dispatch(61.0)] == [429]
     assert picker.flow.queue.sheds == {"rejected-saturated": 1}
+
+
+def test_no_turn_waits_for_a_place_that_requests_without_names_have_taken():
+    picker = Picker(by_load=False)
+    picker.end(picker.ask(0.0, session="one"), 0.1)
+    picker.end(picker.ask(0.2), 0.3)
+    assert picker.flow.session_counts()["placed"] == 0
+    assert isinstance(picker.ask(0.4, session="two"), Decision)
+
+
+def conversation(picker, name, now, turns=3, first=5_000, **fields):
+    """Run turns that continue each other; return the last decision, and when it ended."""
+    for turn in range(turns):
+        tokens = first + 400 * turn
+        decision = picker.ask(now, text=story(name), tokens=tokens, **fields)
+        picker.end(decision, now + 0.1)
+        now += 0.2
+    return decision, now
+
+
+def full(picker):
+    """Fill the cache with prompts that nobody continues."""
+    for number in range(10):
+        picker.end(picker.ask(0.0, text=f"{number} " * 8_000, tokens=3_000), 0.0)
+    return picker
+
+
+def test_a_conversation_without_a_name_has_a_place_and_waits_for_one():
+    picker = full(Picker(by_load=False))
+    _, now = conversation(picker, "one", 1.0)
+    assert [each["session"] for each in picker.flow.shown(now)["inside"]] == [""]
+    assert not isinstance(picker.ask(now, session="two"), Decision)
+    assert isinstance(picker.ask(now, text=story("one"), tokens=6_200), Decision)
+
+
+def test_a_conversation_without_a_name_waits_if_its_context_was_evicted():
+    picker = full(Picker(by_load=False))
+    _, now = conversation(picker, "one", 1.0)
+    picker.end(picker.ask(now, tokens=6_400), now)  # a prompt of no conversation is never held
+    _, now = conversation(picker, "two", now)
+    assert not isinstance(picker.ask(now, text=story("one"), tokens=6_200), Decision)
+    assert isinstance(picker.ask(now, text=story("two"), tokens=6_200), Decision)
+
+
+def test_conversations_under_the_key_of_an_application_have_a_place_each():
+    picker = full(Picker(by_load=False, cache_tokens=20_000))
+    names = ("one", "two", "three")
+    for turn in range(4):
+        for at, name in enumerate(names):
+            now = 1.0 + turn + 0.1 * at
+            text = story("system")[:2_000] + story(name)
+            sent = picker.ask(now, session="app", text=text, tokens=2_000 + 400 * turn)
+            picker.end(sent, now + 0.05)
+    inside = picker.flow.shown(9.0)["inside"]
+    assert sorted(each["tokens"] for each in inside if each["tokens"] > 3_000) == [3_200] * 3
+
+
+def test_a_tenant_can_not_take_the_place_of_another_with_its_prompt_or_name():
+    picker = full(Picker(by_load=False))
+    _, now = conversation(picker, "one", 1.0, session="s", tenant="a")
+    conversation(picker, "one", now, session="s", tenant="b")
+    conversation(picker, "one", now + 1.0, tenant="b")
+    again = picker.ask(now + 2.0, session="s", text=story("one"), tokens=6_200, tenant="a")
+    assert isinstance(again, Decision)
+    assert picker.flow.sessions.place("a\0m\0s").busy == 1
+
+
+def test_the_same_prompt_again_and_again_is_no_session():
+    picker = full(Picker(by_load=False))
+    for turn in range(5):
+        picker.end(picker.ask(1.0 + turn, text=story("cron"), tokens=3_000), 1.5 + turn)
+    assert picker.flow.session_counts()["placed"] == 0

@@ -17,18 +17,18 @@ from laar_lab.sim.endpoint.bodies import read_body as read_in_engine
 
 @pytest.mark.parametrize("header", ["x-laar-session", *SESSION_HEADERS])
 def test_each_session_header_names_the_session(header):
-    assert read_head({header: " abc "}).session == "abc"
+    assert read_head({header: " abc "}).named.session == "abc"
 
 
 def test_the_laar_header_takes_precedence_and_separates_sub_agents():
     main = {"x-claude-code-session-id": "s"}
     sub = {**main, "x-claude-code-agent-id": "a"}
-    assert read_head(main).session == "s"
-    assert read_head(sub).session == "s/a"
-    assert read_head({**sub, "x-claude-code-parent-agent-id": "p"}).session == "s/a"
-    assert read_head({**main, "x-claude-code-parent-agent-id": "p"}).session == "s/p"
-    assert read_head({**sub, "x-laar-session": "mine"}).session == "mine"
-    assert read_head({**sub, "x-laar-session": "x" * 300}).session == "s/a"
+    assert read_head(main).named.session == "s"
+    assert read_head(sub).named.session == "s/a"
+    assert read_head({**sub, "x-claude-code-parent-agent-id": "p"}).named.session == "s/a"
+    assert read_head({**main, "x-claude-code-parent-agent-id": "p"}).named.session == "s/p"
+    assert read_head({**sub, "x-laar-session": "mine"}).named.session == "mine"
+    assert read_head({**sub, "x-laar-session": "x" * 300}).named.session == "s/a"
 
 
 def test_session_headers_of_agents_are_attributes_and_are_forwarded():
@@ -116,7 +116,7 @@ CODEX = {"session-id": "s", "x-client-request-id": "s", "x-codex-window-id": "s:
 def test_the_requests_of_real_agents_name_their_session(api, headers, fields, session):
     prompt = {"input" if api is Api.RESPONSES else "messages": [{"role": "user", "content": "hi"}]}
     body = orjson.dumps({"model": "m", "stream": True, **prompt, **fields})
-    assert (read_head(headers).session or read_body(api, body).session) == session
+    assert (read_head(headers).named.session or read_body(api, body).session) == session
 
 
 @pytest.mark.parametrize(
@@ -215,3 +215,34 @@ def test_the_simulated_engine_omits_the_attribution_line_as_vllm_does():
     )
     assert one == two
     assert "Be brief." in one
+
+
+@pytest.mark.parametrize(
+    ("name", "is_hint"),
+    [
+        ("x-acme-conversation", True),
+        ("X-Chat-Ref".lower(), True),
+        ("sticky_thread", True),
+        ("affinityToken", True),
+        ("chat_template", False),
+        ("x-parent-session-id", False),
+        ("x-request-ref", False),
+    ],
+)
+def test_fields_that_may_name_a_session_are_tried(name, is_hint):
+    found = ((name, "v"),) if is_hint else ()
+    body = orjson.dumps({"model": "m", "messages": [], name: "v", "metadata": {name: "w"}})
+    in_body = (*found, *((f"metadata.{name}", "w") for _ in found))
+    if name != "x-parent-session-id":
+        assert read_body(Api.CHAT, body).hints == in_body
+    assert read_head({name: "v"}).named.hints == found
+    assert read_head({name: "v" * 300}).named.hints == ()
+    many = {f"{name}-{number}": "v" for number in range(500)}
+    assert len(read_head(many).named.hints) <= 4
+
+
+def test_the_field_that_named_a_session_and_its_parent_are_known():
+    head = read_head({"x-affinity": "a", "x-parent-session-id": "p"})
+    assert (head.named.session, head.named.field, head.parent) == ("a", "x-affinity", "p")
+    body = read_body(Api.CHAT, b'{"model": "m", "messages": [], "metadata": {"session_id": "s"}}')
+    assert (body.session, body.named_by, body.hints) == ("s", "metadata.session_id", ())

@@ -26,6 +26,7 @@ class Picker:
         for address in addresses:
             reading = Reading(waiting=0, running=0, kv_usage=0.0, capacity_tokens=6_500)
             self.director.table.read(address, reading, -math.inf)
+            self.director.prefixes.set_capacity(self.director.table.slot(address), 6_500)
         settings = FlowSettings(max_hold_s=60.0)
         self.flow = Admission(self.director, settings, by_load=False)
         self.flow.on_turn = self.sharing.prefixes.turn

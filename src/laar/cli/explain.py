@@ -229,6 +229,8 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
         say("The request is longer than the context window of every candidate: expect a refusal.")
     elif (sessions := shown.get("sessions")) and (room := _room(sessions)):
         say(room)
+        if by := sessions["named_by"]:
+            say(f"session {sessions['session']}, known by {by}".replace("  ", " "))
     reasons: dict[str, list[str]] = {}
     for row in (*rows, *shown.get("filtered", ())):
         if "why" in row:

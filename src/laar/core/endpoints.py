@@ -30,6 +30,7 @@ from laar.core.membership import (
 from laar.core.names import Names
 from laar.core.roundtrip import fresh_rtt, smooth_rtt
 from laar.core.witness import Page
+from laar.prefix.states import Grid
 
 Slots = NDArray[np.intp]
 """Slot numbers of some endpoints; ascending for candidates, except one on trial, which is last."""
@@ -48,8 +49,9 @@ class Reading:
     restarted, and its cache is empty. `started_s` is its start time by its own clock. `refused`
     counts the requests it refused since the last scrape because its queue was full. `asleep` is 1
     for an engine that sleeps. `has_tiers` is true if the engine has fetched cached tokens from
-    memory behind its KV cache, or has some there; `host_tokens` is that memory's size. `work` is
-    the sum of counters that any work increments.
+    memory behind its KV cache, or has some there; `host_tokens` is that memory's size. `grid` tells
+    where the engine keeps recurrent states; None if its model has none. `work` is the sum of
+    counters that any work increments.
     """
 
     waiting: float = math.nan
@@ -66,6 +68,7 @@ class Reading:
     asleep: float = 0.0
     has_tiers: bool = False
     host_tokens: float = math.nan
+    grid: Grid | None = None
     work: float = math.nan
 
 

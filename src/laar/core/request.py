@@ -82,6 +82,9 @@ class Request:
         policy: ``x-laar-policy``; empty means the settings' policy.
         session: session it belongs to, from ``x-laar-session`` or the names that agents and APIs
             use; empty if none.
+        named_by: the header or member that names the session; empty if none does.
+        hints: other fields that may name it, with their values, if none is known to.
+        parent: session that started this one, if the client says so.
         response_id: id of the stored answer that it continues or fetches; empty if none. Only the
             endpoint that gave that answer has it.
         conversation_id: id of the stored conversation that it refers to; ignored if no endpoint is
@@ -124,6 +127,9 @@ class Request:
     task: str = ""
     policy: str = ""
     session: str = ""
+    named_by: str = ""
+    hints: tuple[tuple[str, str], ...] = ()
+    parent: str = ""
     response_id: str = ""
     conversation_id: str = ""
     stays_as: str | None = None

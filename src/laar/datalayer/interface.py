@@ -8,7 +8,7 @@ calls are made on the event loop and must return immediately.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from laar.core.endpoints import Reading
@@ -63,11 +63,21 @@ class EngineSink(ProblemSink, Protocol):
     def served(self, address: str, served: Served) -> None:
         """Set the model names that `address` lists."""
 
+    def publishes(self, address: str, labels: Mapping[str, str]) -> None:
+        """Record where an engine says that it publishes KV events, as labels would; {} if not."""
+
     def stored(self, key: str, event: Stored) -> None:
         """Record blocks that entered an endpoint's cache."""
 
-    def removed(self, key: str, block_hashes: Sequence[int | bytes], tier: int = 0) -> None:
-        """Record blocks removed from a memory tier of an endpoint; tier 0 is the cache."""
+    def removed(
+        self,
+        key: str,
+        block_hashes: Sequence[int | bytes],
+        tier: int = 0,
+        *,
+        is_state: bool = False,
+    ) -> None:
+        """Record blocks, or states after them, removed from a tier; tier 0 is the cache."""
 
     def cleared(self, key: str, *, past: bool = False, at_s: float = math.nan) -> None:
         """Record that an endpoint's cache is empty; later additions are reported.

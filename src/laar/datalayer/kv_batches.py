@@ -4,8 +4,10 @@ vLLM's events (``--kv-events-config``) are maps, or arrays in older releases; SG
 leading fields in both forms. A batch is an array.
 
 Blocks are tracked in the memory that prefills read, and as copies in slower tiers (host, disk,
-peer). For a hybrid model, only the first layer group with full attention is tracked: a sliding
-window drops the start of a prompt while the prompt is still useful.
+peer). For a hybrid model, the first layer group with full attention is tracked: a sliding window
+drops the start of a prompt while the prompt is still useful. The states of recurrent layers (vLLM's
+groups of kind ``mamba``) are tracked by their hashes only: a prompt is resumed where one was kept.
+Their events' token ids span the blocks that were skipped.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ class Removed(NamedTuple):
 
     hashes: Sequence[int | bytes]
     tier: int = 0
+    is_state: bool = False
 
 
 class Cleared(NamedTuple):
@@ -56,22 +59,30 @@ Event = Stored | Removed | Cleared
 
 @dataclass(slots=True)
 class Groups:
-    """Selects which layer group of a hybrid model to track, based on the blocks stored.
+    """Selects which layer groups of a hybrid model to track, based on the blocks stored.
 
     Removal events have a group's index but not its kind, and all groups share a block's hash.
     """
 
     counted: int = 0
     attends_to_all: bool = False
+    states: int | None = None
 
-    def counts(self, raw: Mapping[str, Any]) -> bool:
-        """Return whether an event belongs to the tracked group."""
+    def kind(self, raw: Mapping[str, Any]) -> str:
+        """Return what an event is about: `BLOCK`, `STATE`, or "" if its group is not tracked."""
         group, kind = raw.get("group_idx") or 0, raw.get("kv_cache_spec_kind")
         if kind in _WHOLE and not self.attends_to_all:
             self.counted, self.attends_to_all = group, True
-        return bool(group == self.counted) and kind in _FOLLOWED
+        if kind in _STATES and self.states is None:
+            self.states = group
+        if group == self.states:
+            return STATE if kind in (*_STATES, None, "unknown") else ""
+        return BLOCK if group == self.counted and kind in _FOLLOWED else ""
 
 
+BLOCK, STATE = "block", "state"
+_STATES = ("mamba",)
+"""vLLM's kinds of layer groups with a recurrent state."""
 _WHOLE = ("full_attention", "mla_attention", "sink_full_attention")
 """vLLM's kinds of layer groups that attend to the whole prompt."""
 _FOLLOWED = (*_WHOLE, None, "unknown")
@@ -130,7 +141,7 @@ def _event(raw: Any, groups: Groups) -> Event | None:
     if kind not in ("BlockStored", "BlockRemoved"):
         return None
     tier = _TIERS.get(str(raw.get("medium") or _MEDIUM).upper())
-    if tier is None or not groups.counts(raw):
+    if tier is None or not (tracked := groups.kind(raw)):
         return None
     if raw.get("locality") == "REMOTE":
         tier = FAR
@@ -143,9 +154,9 @@ def _event(raw: Any, groups: Groups) -> Event | None:
     if len(hashes) > MAX_BLOCKS:
         raise ValueError(f"{kind} of more than {MAX_BLOCKS} blocks")
     if kind == "BlockRemoved":
-        return Removed(hashes, tier)
-    if tier or not hashes:
-        return Stored(hashes=hashes, tier=tier)
+        return Removed(hashes, tier, tracked == STATE)
+    if tier or not hashes or tracked == STATE:
+        return Stored(hashes=hashes, tier=tier, is_state=tracked == STATE)
     if isinstance(raw.get("lora_name"), dict):  # SGLang's metadata, before events were maps
         raw |= raw.pop("lora_name")
     size, ids = raw.get("block_size"), raw.get("token_ids")

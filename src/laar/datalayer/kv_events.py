@@ -217,7 +217,7 @@ class KvEvents:
             if isinstance(event, Stored):
                 self._sink.stored(key, event)
             elif isinstance(event, Removed):
-                self._sink.removed(key, event.hashes, event.tier)
+                self._sink.removed(key, event.hashes, event.tier, is_state=event.is_state)
             else:
                 self._sink.cleared(key, past=history, at_s=event.at_s)
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from laar.core.endpoints import Reading
 from laar.core.membership import EndpointSpec
+from laar.prefix.states import Grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,7 @@ class EngineNames:
         awake: a gauge that is 0 while an engine sleeps, and its label.
         rank: the label with the data-parallel rank, if requests may name a rank.
         ranks_path: path to JSON whose `dp_size` is the number of ranks, if pages may lack ranks.
+        events_path: path to JSON that tells where KV events are published.
         path: path of the metrics page.
         aliases: other names of the engine, used in pod labels.
     """
@@ -67,6 +69,7 @@ class EngineNames:
     awake: tuple[bytes, bytes] = (b"", b"")
     rank: bytes = b""
     ranks_path: str = ""
+    events_path: str = ""
     path: str = "/metrics"
     aliases: tuple[str, ...] = ()
 
@@ -92,6 +95,7 @@ ENGINES: Mapping[str, EngineNames] = {
         refused=(b"vllm:admission_rejections_total", b'reason="max_num_queued_'),
         awake=(b"vllm:engine_sleep_state", b'sleep_state="awake"'),
         rank=b"engine",
+        events_path="/kv_event_sources",  # from 0.33
     ),
     # Each scheduler of a group may report, and so may each priority besides the total (`_once`).
     "sglang": EngineNames(
@@ -108,6 +112,7 @@ ENGINES: Mapping[str, EngineNames] = {
         started=b"sglang:prompt_tokens_created",
         rank=b"dp_rank",
         ranks_path="/server_info",  # a page lacks the ranks of other hosts
+        events_path="/server_info",
     ),
     # Older releases have no counters of tokens. `/metrics` is JSON about iterations.
     "tensorrt-llm": EngineNames(
@@ -279,6 +284,7 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
         asleep=float(_labelled(page, names.awake) == 0.0),  # all ranks sleep
         has_tiers=host_tokens > 0.0 or _total(page, names.tiers_tokens) > 0.0,
         host_tokens=host_tokens if host_tokens < _MAX_CAPACITY_TOKENS else math.nan,
+        grid=_grid(page, names),
         work=_finite(sum(v for v in (*counters[:2], _total(page, (names.generated,))) if v == v)),
     )
     return reading, counters.or_known(before)
@@ -328,6 +334,18 @@ def _capacity(page: bytes, names: EngineNames) -> float:
         if 0 < capacity < _MAX_CAPACITY_TOKENS:
             return capacity
     return math.nan
+
+
+def _grid(page: bytes, names: EngineNames) -> Grid | None:
+    """Return where the engine keeps recurrent states, from vLLM's description of its cache."""
+    for labels, _ in _samples(page, names.capacity_info[0]):
+        mode = _label(labels, b"mamba_cache_mode")
+        block = _number(_label(labels, b"block_size"))
+        if mode in (b"align", b"all") and 1 <= block < _MAX_CAPACITY_TOKENS:
+            unit = _number(_label(labels, b"prefix_match_unit"))
+            unit = unit if 1 <= unit <= block else block
+            return Grid(int(block), int(unit), everywhere=mode == b"all")
+    return None
 
 
 def _adapters(page: bytes, names: EngineNames) -> tuple[frozenset[str], float]:

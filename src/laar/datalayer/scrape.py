@@ -22,7 +22,7 @@ from typing import ClassVar
 import aiohttp
 import orjson
 
-from laar.core.membership import EndpointSpec, key_of
+from laar.core.membership import EVENTS_LABEL, REPLAY_LABEL, EndpointSpec, key_of
 from laar.datalayer.fetching import failed_rtt_s, fault_of, get, read_capped
 from laar.datalayer.interface import GONE
 from laar.datalayer.metrics_page import ENGINES, Counters, page_url, pages_by_rank, read_page
@@ -47,6 +47,8 @@ class _Kept:
     """Pages in a row with fewer ranks than before."""
     ranks: object = -1
     """Number of ranks that the engine reports; -1 before it is queried."""
+    knows_events: bool = False
+    """Whether the engine was asked where it publishes KV events, since it started."""
 
 
 class Scraper(Visits):
@@ -105,6 +107,8 @@ class Scraper(Visits):
                 "is the endpoint's `engine` correct?"
             )
         self._sink.problem(source, problem)
+        if not kept.knows_events or any(reading.restarted for reading, _ in readings):
+            kept.knows_events = is_blank or await self._ask_for_events(spec)
 
     async def _has_all(self, spec: EndpointSpec, kept: _Kept, ranks: int) -> bool:
         """Return whether a page with `ranks` ranks has all the ranks that the engine reports."""
@@ -117,6 +121,16 @@ class Scraper(Visits):
             if status < 500:  # otherwise it may be starting: ask again
                 kept.ranks = said.get("dp_size")
         return kept.ranks == ranks
+
+    async def _ask_for_events(self, spec: EndpointSpec) -> bool:
+        """Ask an engine where it publishes KV events, if no label says so; return if it answers."""
+        path = ENGINES[spec.engine].events_path
+        if not path or EVENTS_LABEL in spec.labels:
+            return True
+        status, said = await self._asked(spec, path)
+        if status < 500:
+            self._sink.publishes(spec.address, events_labels(said))
+        return status < 500
 
     async def _is_awake(self, spec: EndpointSpec) -> bool:
         """Return whether an engine whose page says that it sleeps says otherwise itself.
@@ -137,3 +151,27 @@ class Scraper(Visits):
                 found = orjson.loads(said)
             return answer.status, found if isinstance(found, dict) else {}
         return 599, {}
+
+
+def events_labels(said: Mapping[str, object]) -> dict[str, str]:
+    """Return what labels would tell of an engine's KV events, as the engine describes them.
+
+    vLLM lists its ranks, SGLang has its command's JSON. Only the ports are used: the engine's own
+    host publishes, and no reply can make laar connect to another.
+    """
+    ranks = {int(key): of for key, of in said.items() if key.isascii() and key.isdigit()}
+    rank = min(ranks, default=0)
+    of = ranks.get(rank, said.get("kv_events_config"))
+    if isinstance(of, str):
+        with suppress(ValueError):
+            of = orjson.loads(of)
+    if not isinstance(of, dict) or of.get("publisher") != "zmq":
+        return {}
+    if not of.get("enable_kv_cache_events", True):
+        return {}
+    found = {}
+    for label, member in ((EVENTS_LABEL, "endpoint"), (REPLAY_LABEL, "replay_endpoint")):
+        port = str(of.get(member)).rpartition(":")[2]
+        if port.isascii() and port.isdigit() and len(port) <= 5:
+            found[label] = str(int(port) - rank)  # ranks use consecutive ports
+    return found if EVENTS_LABEL in found else {}

@@ -7,8 +7,8 @@ remains one synchronous call.
 A turn whose context is in an endpoint's cache goes there without waiting (`laar.flow.sessions`).
 Any other turn also needs room for its context. A turn that waits for that room is sent after
 `max_hold_s` at the latest, or half of the time that its client says it waits, or immediately if the
-queue is full. By default, requests never wait because of load, so those that name no session are
-sent as if there were no admission.
+queue is full. By default, requests never wait because of load, so those of no session are sent
+as if there were no admission.
 
 All of this is synchronous and reads no clock, so the lab runs the same code. Prefills that another
 picker sends to the same endpoints show only in the endpoints' readings.
@@ -37,11 +37,13 @@ from laar.core.request import Api, Request
 from laar.core.stored import Context
 from laar.errors import RequestError
 from laar.flow.load import LoadControl, priority_of
+from laar.flow.naming import SessionNames
 from laar.flow.queue import SATURATED, WORDS, Item, Queue
 from laar.flow.sessions import Place, Sessions
 from laar.flow.settings import FlowSettings
 from laar.latest import Latest
-from laar.prefix.index import Receipt
+from laar.prefix.blocks import Chain
+from laar.prefix.index import PrefixIndex, Receipt
 
 Verdict = Decision | Exception
 """The decision, or the error that prevented it. A `RequestError` is an answer for the client; any
@@ -104,10 +106,12 @@ class Admission:
         self.ready = True
         self.draining = False
         self.epoch_s = 0.0
-        self.sessions = Sessions(director.table)
+        index = director.prefixes.index if director.prefixes else PrefixIndex(0)
+        self.sessions = Sessions(director.table, index)
         self.on_turn: Callable[[int, Receipt | None, Context], None] | None = None
         director.watch(left=self.sessions.drop)
         self._director = director
+        self._names = SessionNames()
         self._tickets = 0
         self._asked: Latest[str, tuple[float, float]] = Latest(_MAX_ASKED)  # first and last try
         self._turns: dict[str, Place] = {}  # by id of the decision
@@ -126,30 +130,37 @@ class Admission:
         Raises:
             RequestError: no endpoint can serve it, or the queue refuses it.
         """
-        # Opaque and shadow requests and, unless `by_load`, those without a session never wait.
-        session, queue, for_context = _session(request), self.queue, False
+        # Opaque and shadow requests never wait, nor, unless `by_load`, do others with room for all.
+        queue, for_context, key = self.queue, False, ""
+        if request.hints:
+            self._names.name(request)
         passes = request.api is Api.OPAQUE or request.shadow or self.draining
-        if passes or not (self.by_load or session):
+        if passes or not (self.by_load or request.session or self.sessions.index.is_tight):
             decision = self._director.decide(request, now)
             if self.load is not None:
                 self.load.count(decision, self.queue.settings)
+            if request.hints and decision.view is not None and decision.view.chain is not None:
+                self._names.learn(request, decision.view.chain)
             return decision
         if not self.ready:
             self._director.table.away.missed(request)
             return self._hold(self._item(request, now), now)
 
         def room(view: View) -> Mask:
-            nonlocal for_context
-            own = self._own(request, view)
+            nonlocal for_context, key
+            key = self._known(request, view)
+            if not (key or self.by_load):
+                return np.ones(len(view.slots), np.bool_)
+            own = self._own(key, view)
             # The load limits apply to parallel turns, since many clients may share a name.
-            place = self.sessions.place(session, view.chain) if self.by_load else None
+            place = self.sessions.place(key) if self.by_load else None
             if own is not None and (place is None or not place.busy):
-                return own | (not session or any(p <= 1.0 for p in self._prices(view, now)))
+                return own | (not key or any(p <= 1.0 for p in self._prices(view, now)))
             item = self._item(request, now, view)
             if self.load is not None and not item.is_long:
                 self.load.short_at = now
-            free, places = self._room(view, item, now), self._places(request, view, now, own)
-            fits, needs_place = bool((free & places).any()), bool(session) and own is None
+            free, places = self._room(view, item, now), self._places(key, view, now, own)
+            fits, needs_place = bool((free & places).any()), bool(key) and own is None
             no_place = queue.contexts > 0 if fits else bool(free.any()) or not places.any()
             for_context = needs_place and no_place
             return free & (fits and queue.waiting == (0 if needs_place else queue.contexts))
@@ -162,7 +173,7 @@ class Admission:
         except NoRoomError as full:
             item = self._item(request, now, full.view, waits=True)
             if for_context:
-                item = replace(item, for_context=True, earlier_s=self._waited_s(session, now))
+                item = replace(item, for_context=True, earlier_s=self._waited_s(key, now))
             return self._hold(item, now)
         except RequestError as error:
             if not self.by_load or not may_come(error, request):
@@ -230,7 +241,7 @@ class Admission:
                 now,
                 lambda view: (
                     self._room(view, item, now, shorts_wait=shorts_wait)
-                    & self._places(request, view, now, self._own(request, view))
+                    & self._kept(request, view, now)
                 ),
                 (lambda _view: priority_of(item, self.epoch_s)) if self.by_load else None,
             )
@@ -295,12 +306,17 @@ class Admission:
         view = decision.view
         if view is None:
             return {}
-        own = self._own(decision.request, view)
-        needs = own is None and _session(decision.request)
+        self._names.name(decision.request)
+        key = self._known(decision.request, view)
+        own = self._own(key, view)
+        needs = own is None and key
         w = self._engines(view).w
         longest_s = self._hold_s(decision.request)
         wait_s, price_s = self.sessions.wait_s(view, w, now) if needs else (0.0, 0.0)
         return {
+            "session": decision.request.session,
+            "named_by": decision.request.named_by or ("its prompts" if key else ""),
+            "parent": decision.request.parent,
             "has_place": own is not None,
             "price_s": round(price_s, 3) if math.isfinite(price_s) else None,
             "wait_s": round(min(longest_s, wait_s), 3),
@@ -375,26 +391,35 @@ class Admission:
 
     # -- room ----------------------------------------------------------------------------------
 
-    def _own(self, request: Request, view: View) -> Mask | None:
+    def _own(self, key: str, view: View) -> Mask | None:
         """Return the candidates that hold the session's context; None if none does.
 
         Return all candidates while a turn of the session is in flight, since parallel turns (of
         clients that share a name, say) should not be tied to one endpoint. Unless `by_load`, it is
         enough that the prompt is cached, as another picker may have sent the last turn.
         """
-        session = _session(request)
         own = view.cached_tokens >= _CACHED_SHARE * view.tokens
-        own &= bool(session) and not self.by_load
-        place = self.sessions.place(session, view.chain)
-        if place is not None and place.is_session:
+        own &= bool(key) and not self.by_load
+        place = self.sessions.place(key)
+        if place is not None:
             own = own | (view.slots == place.slot) | (place.busy > 0)
         if view.fits is not None:
             own = own & view.fits
         return own if own.any() else None
 
-    def _places(self, request: Request, view: View, now: float, own: Mask | None = None) -> Mask:
+    def _kept(self, request: Request, view: View, now: float) -> Mask:
+        """Return the candidates to which a request may go as far as its context is concerned."""
+        key = self._known(request, view)
+        return self._places(key, view, now, self._own(key, view))
+
+    def _known(self, request: Request, view: View) -> str:
+        """Return the key of a request's context; empty if it is no session's."""
+        session = _session(request)
+        return self.sessions.recognize(session, view) if session else ""
+
+    def _places(self, key: str, view: View, now: float, own: Mask | None = None) -> Mask:
         """Return candidates in `own` or with room for the context; all if there is no session."""
-        if not _session(request):
+        if not key:
             return np.ones(len(view.slots), np.bool_)
         free = np.fromiter(self._prices(view, now), np.float64, len(view.slots)) <= 1.0
         return free if own is None else free | own
@@ -420,7 +445,7 @@ class Admission:
             wait_s is None
             or request.ttft_objective_s is not None
             or np.ptp(view.probability * (1.0 if view.answers is None else view.answers)) > 0.0
-            or self._own(request, view) is not None
+            or self._own(self._known(request, view), view) is not None
         ):
             return free
         bearable = free & (wait_s > 0.0) & (wait_s <= self.queue.settings.max_hold_s)
@@ -454,8 +479,8 @@ class Admission:
             self.load.longs.pop(decision.id, None)
         if not ok and (place := self._turns.pop(decision.id, None)) is not None:
             self.sessions.refused(place)
-            if full:
-                self.sessions.full(decision.flight.slot)
+        if full and decision.flight.admitted:
+            self.sessions.full(decision.flight.slot)
 
     def ended(self, decision: Decision, now: float, *, begun: bool = True) -> None:
         """Handle the end of a request, however it ended; `begun` if its answer had begun.
@@ -471,10 +496,13 @@ class Admission:
         elif place is not None:
             self.sessions.end(place, now)
 
-    def heard(self, slot: int, context: Context, now: float) -> Callable[[float], None] | None:
+    def heard(
+        self, slot: int, chain: Chain, context: Context, now: float
+    ) -> Callable[[float], None] | None:
         """Handle a turn that another picker has sent; return what to call when it ends, if any."""
         session, tokens, shared, reread_s = context
-        place = self.sessions.begin(session, None, slot, tokens, shared, reread_s, now)
+        key = self.sessions.key(session, chain, tokens)
+        place = self.sessions.begin(key, chain, slot, tokens, shared, reread_s, now)
         return None if place is None else partial(self.sessions.end, place)
 
     def moved(self, decision: Decision, now: float) -> None:
@@ -485,7 +513,7 @@ class Admission:
         place = self._turns.get(decision.id)
         if place is not None and decision.slot != slot:
             self.sessions.full(decision.slot)
-            self._begin_turn(decision, slot, 0.0, place.reread_s, now)
+            self._begin_turn(decision, place.key, slot, 0.0, place.reread_s, now)
             self.sessions.end(place, now)
 
     def _count(self, decision: Decision, now: float) -> None:
@@ -495,27 +523,36 @@ class Admission:
         token_s = self._engines(view).c.item(at) * view.seconds_per_token.item(at)
         found, reread_s = view.cached_tokens.item(at), _OWN_READ * token_s * view.tokens.item(at)
         decision.flight.admitted = True
-        self._asked.pop(_session(decision.request), None)
-        self._begin_turn(decision, decision.slot, found, reread_s, now)
+        if view.chain is not None and decision.request.hints:
+            self._names.learn(decision.request, view.chain)
+        if view.chain is not None and (session := _session(decision.request)):
+            key = self.sessions.key(session, view.chain, decision.tokens)
+            self._asked.pop(key, None)
+            if key != session or not decision.request.session:
+                self.sessions.count(key, view.chain)
+            self._begin_turn(decision, key, decision.slot, found, reread_s, now)
         if self.load is not None:
             self.load.count(decision, self.queue.settings)
 
     def _begin_turn(
-        self, decision: Decision, slot: int, found: float, reread_s: float, now: float
+        self, decision: Decision, key: str, slot: int, found: float, reread_s: float, now: float
     ) -> None:
-        session = _session(decision.request)
-        chain = None if decision.view is None else decision.view.chain
-        place = self.sessions.begin(session, chain, slot, decision.tokens, found, reread_s, now)
-        if place is not None:
-            self._turns[decision.id] = place
-            if place.key == session and self.on_turn is not None:
-                context = Context(session, decision.tokens, place.shared, place.reread_s)
-                self.on_turn(slot, decision.flight.receipt, context)
-        else:
+        tokens, chain = decision.tokens, decision.view and decision.view.chain
+        place = chain and self.sessions.begin(key, chain, slot, tokens, found, reread_s, now)
+        if not place:
             self._turns.pop(decision.id, None)
+            return
+        self._turns[decision.id] = place
+        if place.key == _session(decision.request) and self.on_turn is not None:
+            context = Context(key, tokens, place.shared * tokens, place.reread_s)
+            self.on_turn(slot, decision.flight.receipt, context)
 
 
 def _session(request: Request) -> str:
-    """Return the key of a request's session; empty if it has none or keeps no context."""
-    named = request.session and request.generates
-    return f"{request.tenant}\0{request.model}\0{request.session}" if named else ""
+    """Return the tenant, the model and the session of a request, in a form that can't be forged.
+
+    The session is empty if it has no name. Return an empty string if it keeps no context.
+    """
+    if not request.generates:
+        return ""
+    return f"{request.tenant}\0{request.model}\0{request.session}"

@@ -14,18 +14,19 @@ more, weighted by the share to be evicted, than a second of waiting costs. If fe
 no place is worth keeping and no turn waits. Before anything is learned, the prior keeps a place
 for about as long as prefilling it again takes: the rent-or-buy rule.
 
-A session is identified by its name, or else by its prompt, which starts with the previous turn's.
-Several agents give their sub-agents, and requests for a title, the name of the session: a shorter
-prompt that begins differently is a context of its own, identified by its prompt.
+A session is known by its name, if it has one, and by its prompts, each of which continues the one
+before. Several agents give their sub-agents, and requests for a title, the name of the session, and
+some applications one name to all their conversations: a prompt that continues an earlier one, but
+not the latest with its name, is a context of its own, known by its prompts alone.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import Counter, OrderedDict
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -34,6 +35,7 @@ from laar.core.endpoints import EndpointTable, Floats
 from laar.core.interfaces import View
 from laar.latest import Latest
 from laar.prefix.blocks import Chain
+from laar.prefix.index import Cut, PrefixIndex
 
 _AGES_S = tuple(2.0**power for power in range(9))
 """Upper bounds of the pause classes, in seconds; after four minutes, a session is assumed gone."""
@@ -44,6 +46,10 @@ _FADED = 0.998
 _PRIOR = 0.5
 """Prior count of pauses that ended in each class, and of those that lasted longer: it assumes that
 each time a pause doubles, half of the sessions return meanwhile."""
+
+_UNLIKELY, _LIKELY = 8.0, 0.5
+"""Prior count of prompts without a name that nobody continued, and the share of continued ones from
+which every such prompt is assumed to begin a session."""
 
 _ACCEPTED = 0.995
 """Factor by which each turn that ends at the endpoint reduces the weight of a refusal: about the
@@ -58,11 +64,20 @@ _SURE_S = 32.0
 for longer. The second return must have continued the prompt, since the name may belong to an
 application whose users send unrelated prompts."""
 
+_MAX_PLACES = 65_536
+"""Maximum number of places (about 25 MB); beyond that, the least recently used is forgotten."""
+
+_MAX_EVICTED = 65_536
+"""Maximum number of evicted prompts remembered, 8 MB: for an hour at 18 a second."""
+
 _MAX_GONE = 10_000
 """Maximum number of sessions remembered that have no place; the oldest are dropped first."""
 
+_MAX_LEFT = 8
+"""Maximum number of replaced prompts remembered for a name, the latest first."""
+
 _LEAST_TOKENS = 16.0
-"""Minimum size of a place in tokens: one block. Bounds the number of places at an endpoint."""
+"""Tokens by which a prompt has to be shorter than a context, as lengths are estimates."""
 
 _START_BLOCKS = 16
 """Blocks by which two prompts begin alike, 1 KiB: shorter than most agents' system prompts, which a
@@ -80,85 +95,117 @@ class Place:
     """A context in an endpoint's cache.
 
     Args:
-        key: the session's name with its tenant and model, or the last hash of its prompt.
+        key: the tenant, the model and the session's name, or else the last hash of its prompt.
         slot: the endpoint.
-        tokens: its length without `shared`.
+        tokens: its length.
         reread_s: cost of prefilling it again, in seconds.
-        shared: tokens already cached there for others, such as a common system prompt.
-        visited: `shared` at its first visit, by endpoint, and how often the endpoint's places had
-            been dropped before; later visits also find its own text.
+        end: the last hash of its prompt, by which the prefix index knows it.
+        blocks: number of blocks of that prompt.
+        shared: share of it that was cached for others when it was first seen, in 0..1.
         busy: turns in flight.
         idle_at: when the last turn ended.
         middle: the number of blocks up to the middle of its own text, and the hash of the last one;
             0 blocks if unknown.
         start: the hash of the beginning of its prompt; 0 if unknown.
-        is_session: whether it has a name or continued after an answer. A prompt sent once, or by
-            many clients at a time, is not a session, and never worth the room it takes.
         has_returned: whether the session ever returned to a kept place.
         is_sure: whether the last return was not the first, and continued the prompt.
+        left: last hashes of prompts that prompts with the same name replaced instead of continuing.
+        is_key: whether one of them was continued later: the name is shared by conversations.
     """
 
-    key: Hashable
+    key: str
     slot: int
     tokens: float
     reread_s: float
+    end: int = 0
+    blocks: int = 0
     shared: float = 0.0
-    visited: dict[int, tuple[float, int]] = field(default_factory=dict)
     busy: int = 0
     idle_at: float = 0.0
     middle: tuple[int, int] = (0, 0)
     start: int = 0
-    is_session: bool = False
     has_returned: bool = False
     is_sure: bool = False
+    left: tuple[int, ...] = ()
+    is_key: bool = False
 
-
-@dataclass(slots=True)
-class _Cache:
-    """The places of one endpoint, least recently used first, and their tokens.
-
-    When the endpoint refuses a turn, `is_full` is set until another turn ends there, and `refuses`
-    becomes 1 and fades with each turn that ends.
-    """
-
-    places: OrderedDict[Hashable, Place] = field(default_factory=OrderedDict)
-    tokens: float = 0.0
-    is_full: bool = False
-    refuses: float = 0.0
+    def is_in(self, chain: Chain) -> bool:
+        """Return whether a prompt begins with the whole context."""
+        return len(chain) >= self.blocks > 0 and chain.hashes[self.blocks - 1] == self.end
 
 
 class Sessions:
-    """The sessions whose contexts are assumed to be in an endpoint's cache.
+    """The sessions whose contexts are in an endpoint's cache, as far as the prefix index knows.
 
     Args:
         table: the endpoints. Those with a cache of unknown size are assumed to have room for
             everything, as are those with a slower tier behind it, from which contexts return.
+        index: what each endpoint's cache holds, and what it would evict.
     """
 
-    def __init__(self, table: EndpointTable) -> None:
+    def __init__(self, table: EndpointTable, index: PrefixIndex) -> None:
         self._table = table
-        self._places: dict[Hashable, Place] = {}
-        self._caches: dict[int, _Cache] = {}
-        self._drops: Counter[int] = Counter()
+        self.index = index
+        self._places: OrderedDict[str, Place] = OrderedDict()
+        self._ends: dict[int, Place] = {}
+        """The places whose contexts the index has complete, by the last hash of the prompt."""
+        self._cut: list[tuple[Place, float | None]] = []  # lost, and after which pause if for room
+        self._busy: defaultdict[int, set[Place]] = defaultdict(set)  # with turns in flight, by slot
+        self._full: set[int] = set()  # endpoints that refused a turn, until another ends there
+        self._refuses: dict[int, float] = {}  # 1 after a refusal; fades with each turn that ends
         self._returned = np.full(len(_AGES_S), _PRIOR)
         self._stayed = np.full(len(_AGES_S), _PRIOR)
+        self._firsts, self._continued = _UNLIKELY, 0.0  # prompts without a name
         self._keeping_s: list[float] = []
         self._learned_at = -math.inf
-        self._gone: tuple[Latest[Hashable, Place], ...] = Latest(_MAX_GONE), Latest(_MAX_GONE)
-        """Named sessions without a place: those that never returned to theirs, then the others."""
+        self._gone: tuple[Latest[str, Place], ...] = Latest(_MAX_GONE), Latest(_MAX_GONE)
+        """Sessions without a place: those that never returned to theirs, then the others."""
+        self._evicted: Latest[int, int] = Latest(_MAX_EVICTED)
+        """The last hashes of evicted prompts, by the hash at which another has repeated most."""
+        index.on_cut = self._lost
 
     def __len__(self) -> int:
+        self._leave()
         return len(self._places)
 
-    def place(self, session: str, chain: Chain | None) -> Place | None:
-        """Return the place of a session's context; None if it has none.
+    def recognize(self, session: str, view: View) -> str:
+        """Return the key of a prompt's context, for the calls below; empty if it is no session's.
 
-        A prompt that begins unlike the session's is looked up by its text first.
+        Args:
+            session: the tenant, the model and the session's name, which may be empty.
+            view: the prompt's candidates.
         """
-        named = self._places.get(session)
-        if chain is None or (session and (named is None or _begins(named, chain))):
-            return named
-        return next(filter(None, map(self._places.get, reversed(chain.hashes))), named)
+        chain = view.chain
+        if chain is None or not chain.hashes:
+            return ""
+        most = view.slots.item(view.cached_tokens.argmax())
+        self.index.find_continued(most, chain)
+        if not chain.continues:
+            known = filter(None, map(self._evicted.get, reversed(chain.hashes)))
+            end = next(known, 0)
+            chain.continues, chain.own_from = 0 if end == chain.hashes[-1] else end, len(chain)
+        return self.key(session, chain, view.tokens.item(0))
+
+    def key(self, session: str, chain: Chain, tokens: float) -> str:
+        """Return the key of the context that a prompt continues or begins; empty if unknown."""
+        place, before = self._places.get(session), chain.continues
+        if place is None:
+            is_other = not _name(session)
+        elif before:
+            is_other = before != place.end
+            place.is_key |= is_other and before in place.left
+        else:
+            is_other = place.is_key or (_is_shorter(tokens, place) and not _begins(place, chain))
+        if not is_other:
+            return session
+        is_first = place is None or place.is_key
+        if before or (is_first and self._continued >= _LIKELY * self._firsts):
+            return _by_prompt(session, before or chain.hashes[-1])
+        return ""
+
+    def place(self, key: str) -> Place | None:
+        """Return the place of a context; None if it has none."""
+        return self._places.get(key)
 
     def prices(self, view: View, w: Floats, now: float) -> Iterator[float]:
         """Yield for each candidate the most that a second of waiting saves any session.
@@ -186,54 +233,63 @@ class Sessions:
 
     def begin(
         self,
-        session: str,
-        chain: Chain | None,
+        key: str,
+        chain: Chain,
         slot: int,
         tokens: float,
         found: float,
         reread_s: float,
         now: float,
     ) -> Place | None:
-        """Record the context of a turn that is sent; return its place, to be passed to `end`.
+        """Record the context of a turn whose prompt the index has just entered; return its place.
 
-        If a context is new to an endpoint, the tokens that it probably finds cached there (`found`)
-        are shared and take no room.
-
-        Contexts that no longer fit are removed, least recently used first. Return None if the turn
-        could not be recognized again, if it exceeds the cache, or if the endpoint has room for
-        everything.
+        Pass the place to `end`. Return None if the turn could not be recognized again, if it
+        exceeds the cache, or if the endpoint has room for everything. `found` are the tokens that
+        it probably finds cached there.
         """
-        key, place = self._identify(session, chain, tokens)
-        if key is None or not tokens <= self._room(slot):
+        if not key or not chain.hashes or not tokens <= self._room(slot):
             return None
+        place = self._places.get(key)
         if place is not None and place.busy and _is_shorter(tokens, place):
             place.busy += 1  # in parallel with another turn
             return place
-        stays = place is not None and place.slot == slot
         if place is None:
             place = self._gone[False].pop(key, None) or self._gone[True].pop(key, None)
-            place = place or Place(key, slot, tokens, reread_s, is_session=isinstance(key, str))
+            if place is None:
+                place = Place(key, slot, tokens, reread_s)
+                place.has_returned = not _name(key) and chain.continues != 0
+                own_from = chain.own_from if chain.continues else len(chain)
+                place.shared = min(found / tokens, chain.fraction(own_from))
         else:
             self._remove(place)
-            self._continue(place, key, chain, now)
-        if not stays:
-            drops = self._drops[slot]
-            if place.visited.get(slot, (found, -1))[1] != drops:
-                place.visited[slot] = found, drops
-            place.shared = min(found, place.visited[slot][0])
-        place.key, place.slot, place.reread_s = key, slot, reread_s
-        place.tokens = max(_LEAST_TOKENS, tokens - place.shared)
+            self._continue(place, chain, now)
+        other = self._ends.get(chain.continues)
+        if other is not None and not other.busy and other.is_in(chain):
+            self._forget(other)  # the index has only the later of a session and its branch
+        place.end, place.blocks = chain.hashes[-1], len(chain)
+        place.key = key if _name(key) else _by_prompt(key, place.end)
+        place.slot, place.tokens, place.reread_s = slot, tokens, reread_s
         place.busy += 1
         place.middle, place.start = _middle(place, chain), _start(chain)
-        self._insert(place, now)
+        self._places[place.key] = self._ends[place.end] = place
+        self._busy[slot].add(place)
+        self._leave()
+        if len(self._places) > _MAX_PLACES:
+            self._forget(next(iter(self._places.values())))
         return place
 
-    def refused(self, place: Place) -> None:
-        """Handle the end of a turn that its endpoint refused: it took no room.
+    def count(self, key: str, chain: Chain) -> None:
+        """Count a prompt without a name that begins a session, or is its first to continue."""
+        place = self._places.get(key)
+        if not chain.continues:
+            self._firsts = self._firsts * _FADED + 1.0
+            self._continued *= _FADED
+        elif place is None or not place.has_returned:
+            self._continued += 1.0
 
-        Contexts that it displaced are still there, so their sessions are sent there immediately.
-        """
-        place.busy -= 1
+    def refused(self, place: Place) -> None:
+        """Handle the end of a turn that its endpoint refused: it took no room."""
+        self._released(place)
         if not place.busy and self._places.get(place.key) is place:
             self._forget(place)
 
@@ -242,125 +298,132 @@ class Sessions:
 
         The engine's cache also contains text that is unknown here, such as answers.
         """
-        cache = self._caches.get(slot, _Cache())
-        cache.refuses = 1.0
-        cache.is_full = any(place.busy for place in cache.places.values())
+        self._refuses[slot] = 1.0
+        if self._busy[slot]:
+            self._full.add(slot)
 
     def end(self, place: Place, now: float) -> None:
         """Handle the end of a turn."""
-        place.busy -= 1
+        self._released(place)
         place.idle_at = now
         if self._places.get(place.key) is place:
-            cache = self._caches[place.slot]
-            cache.places.move_to_end(place.key)
-            cache.is_full = False
-            cache.refuses *= _ACCEPTED
+            self._ends[place.end] = place
+            self._places.move_to_end(place.key)
+            self._full.discard(place.slot)
+            if place.slot in self._refuses:
+                self._refuses[place.slot] *= _ACCEPTED
 
     def shown(self, now: float, most: int) -> list[dict[str, object]]:
         """Return at most `most` places for display, next to be evicted first."""
-        places = (place for cache in self._caches.values() for place in cache.places.values())
+        self._leave()
         return [
             {
-                "session": place.key.rpartition("\0")[2] if isinstance(place.key, str) else "",
+                "session": _name(place.key),
                 "endpoint": self._table.address(place.slot),
                 "tokens": round(place.tokens),
                 "busy": place.busy,
                 "idle_s": 0.0 if place.busy else round(now - place.idle_at, 3),
                 "reread_s": round(place.reread_s, 3),
             }
-            for place in islice(places, most)
+            for place in islice(self._places.values(), most)
         ]
 
     def drop(self, slot: int) -> None:
-        """Forget an endpoint's places: it was removed, or its cache was emptied.
-
-        Visits there are outdated, too. Removing them would take 2 ms for each endpoint.
-        """
-        self._drops[slot] += 1
-        for place in self._caches.pop(slot, _Cache()).places.values():
-            del self._places[place.key]
-            self._remember(place)
+        """Forget the refusals of an endpoint that was removed."""
+        self._full.discard(slot)
+        self._refuses.pop(slot, None)
 
     def _room(self, slot: int) -> float:
         """Return an endpoint's cache size in tokens; NaN if unknown or backed by a slower tier."""
         return math.nan if self._table.has_tiers[slot] else self._table.capacity_tokens.item(slot)
 
-    def _identify(
-        self, session: str, chain: Chain | None, tokens: float
-    ) -> tuple[Hashable, Place | None]:
-        """Return the key of a turn's context, None if it has none, and the place that it has."""
-        place = self.place(session, chain)
-        if place is not None and place.key != session:
-            session = ""  # found by its prompt, which only shares the session's name
-        elif place is not None and _is_shorter(tokens, place) and not _begins(place, chain):
-            session, place = "", None  # the first turn of such a context
-        if session or chain is None or not chain.hashes:
-            return session or None, place
-        return chain.hashes[-1], place
-
-    def _continue(self, place: Place, key: Hashable, chain: Chain | None, now: float) -> None:
-        """Record on a place that a turn returned to it; its context is then found by `key`."""
-        if not place.busy and place.is_session:
+    def _continue(self, place: Place, chain: Chain, now: float) -> None:
+        """Record on a place that a turn returned to it."""
+        if not place.busy:
             self._learn(now - place.idle_at, returned=True)
             place.is_sure = place.has_returned and _continues(place, chain)
             place.has_returned = True
-        goes_on = not place.busy and (place.is_session or place.key != key)
-        place.is_session = isinstance(key, str) or goes_on
+        if place.end not in (chain.continues, chain.hashes[-1]):
+            place.left = (place.end, *place.left)[:_MAX_LEFT]
 
-    def _insert(self, place: Place, now: float) -> None:
-        """Add a place to its endpoint's cache, and remove idle ones that no longer fit."""
-        cache, room = self._caches.setdefault(place.slot, _Cache()), self._room(place.slot)
-        while cache.tokens + place.tokens > room:
-            idle = next((other for other in cache.places.values() if not other.busy), None)
-            if idle is None:
-                break
-            self._forget(idle)
-            if idle.is_session:
-                self._learn(now - idle.idle_at, returned=False)
-        self._places[place.key] = cache.places[place.key] = place
-        cache.tokens += place.tokens
+    def _lost(self, cut: Cut) -> None:
+        """Handle the index's report that the end of a prompt has left a cache."""
+        if cut.for_room:
+            self._evicted[cut.most] = cut.end
+        if (place := self._ends.get(cut.end)) is None or place.slot != cut.slot:
+            return
+        del self._ends[cut.end]
+        if cut.rest and (place.busy or not cut.for_room):  # a turn failed; the one before did not
+            place.end = cut.rest
+            self._ends[cut.rest] = place
+        else:  # only note it, as a turn that continues it may be about to begin
+            pause_s = self.index.now - place.idle_at if cut.for_room else None
+            self._cut.append((place, pause_s))
+
+    def _leave(self) -> None:
+        """Forget the idle places whose contexts have left their caches."""
+        while self._cut:
+            place, pause_s = self._cut.pop()
+            is_there = self._ends.get(place.end) is place or place.busy
+            if is_there or self._places.get(place.key) is not place:
+                continue
+            self._forget(place)
+            if pause_s is not None:
+                self._learn(pause_s, returned=False)
+
+    def _released(self, place: Place) -> None:
+        place.busy -= 1
+        if not place.busy:
+            self._rests(place)
+
+    def _rests(self, place: Place) -> None:
+        self._busy[place.slot].discard(place)
+        if not self._busy[place.slot]:
+            self._full.discard(place.slot)
 
     def _remove(self, place: Place) -> None:
         del self._places[place.key]
-        cache = self._caches[place.slot]
-        del cache.places[place.key]
-        cache.tokens = cache.tokens - place.tokens if cache.places else 0.0
-        if cache.is_full:
-            cache.is_full = any(other.busy for other in cache.places.values())
+        if self._ends.get(place.end) is place:
+            del self._ends[place.end]
+        self._rests(place)
 
     def _forget(self, place: Place) -> None:
         """Remove a place, but remember its session, which may come back."""
         self._remove(place)
-        self._remember(place)
-
-    def _remember(self, place: Place) -> None:
-        if isinstance(place.key, str):
-            self._gone[place.has_returned][place.key] = place
+        self._gone[place.has_returned][place.key] = place
 
     def _leaving_at(self, view: View) -> Iterator[list[tuple[Place, float]] | None]:
-        """Yield what each candidate would evict for the prompt.
+        """Yield the places that each candidate would evict for the prompt, and the share of each.
 
-        These are places that are idle or of no session, least recently used first, each with the
-        share evicted; None if turns in flight fill the cache.
+        Yield None if turns in flight fill the cache.
         """
+        self._leave()
+        index, chain = self.index, view.chain
         of = view.slots.tolist(), view.tokens.tolist(), view.cached_tokens.tolist()
         for slot, tokens, cached in zip(*of, strict=True):
-            cache, room = self._caches.get(slot), self._room(slot)
-            if cache is None or not cache.places or not tokens <= room:
+            if chain is None or not tokens <= self._room(slot):
                 yield []
-                continue
-            if cache.is_full:
+            elif slot in self._full or self._pinned(slot) + tokens - cached > self._room(slot):
                 yield None
-                continue
-            missing = cache.tokens + tokens - cached - room
-            leaving = []
-            for place in cache.places.values():
-                if missing <= 0.0:
-                    break
-                if not place.busy or not place.is_session:
-                    leaving.append((place, min(1.0, missing / max(1.0, place.tokens))))
-                    missing -= place.tokens
-            yield leaving if missing <= 0.0 else None
+            else:
+                missing = index.missing_bytes(
+                    slot, chain.total_bytes * (1.0 - cached / max(tokens, 1.0))
+                )
+                leaving = []
+                for end, size in index.oldest(slot, chain) if missing > 0.0 else ():
+                    place = self._ends.get(end)
+                    if place is None or place.slot != slot:
+                        missing -= size
+                    elif not place.busy:
+                        leaving.append((place, min(1.0, missing / size)))
+                        missing -= size
+                    if missing <= 0.0:
+                        break
+                yield leaving if missing <= 0.0 else None
+
+    def _pinned(self, slot: int) -> float:
+        """Return the tokens that an endpoint can't evict, as turns of sessions are in flight."""
+        return sum(place.tokens * (1.0 - place.shared) for place in self._busy[slot])
 
     def _price(
         self,
@@ -374,25 +437,24 @@ class Sessions:
         keeping_s, then = self._keeping(now), now + later_s
         price = 0.0
         for place, share in leaving:
-            if place.is_session:
-                idle_s = then - place.idle_at
-                is_sure = place.is_sure and idle_s <= _SURE_S
-                # In a full cache, a returning context displaces another one. That delays others
-                # where prefills are sequential, and causes refusals where engines refuse.
-                sequential = min(1.0, waits)
-                displaced = max(sequential, self._caches[place.slot].refuses)
-                # The turns in flight there, and one that arrives during the prefill.
-                delayed = min(_MOST_DELAYED, 1.0 + self._table.in_flight.item(place.slot))
-                prefills = (1.0 + displaced) * (1.0 + is_sure * sequential * delayed)
-                cost_s = share * prefills * place.reread_s
-                price = max(price, cost_s / keeping_s[bisect_left(_AGES_S, idle_s)])
+            idle_s = then - place.idle_at
+            is_sure = place.is_sure and idle_s <= _SURE_S
+            # In a full cache, a returning context displaces another one. That delays others
+            # where prefills are sequential, and causes refusals where engines refuse.
+            sequential = min(1.0, waits)
+            displaced = max(sequential, self._refuses.get(place.slot, 0.0))
+            # The turns in flight there, and one that arrives during the prefill.
+            delayed = min(_MOST_DELAYED, 1.0 + self._table.in_flight.item(place.slot))
+            prefills = (1.0 + displaced) * (1.0 + is_sure * sequential * delayed)
+            cost_s = share * prefills * place.reread_s
+            price = max(price, cost_s / keeping_s[bisect_left(_AGES_S, idle_s)])
         return price
 
     def _keeping(self, now: float) -> list[float]:
         """Return the seconds to keep a place per return, by the class of the pause so far."""
         if now < self._learned_at + _LEARNED_FOR_S:
             return self._keeping_s
-        idle = [place for place in self._places.values() if place.is_session and not place.busy]
+        idle = [place for place in self._places.values() if not place.busy]
         ages_s = np.sort([now - place.idle_at for place in idle])
         still = len(ages_s) - np.searchsorted(ages_s, _AGES_S)  # idle for longer than each class
         chances = self._returned / (self._returned + self._stayed + still)
@@ -415,33 +477,45 @@ class Sessions:
         self._returned[at : at + 1] = self._returned[at : at + 1] * _FADED + returned
 
 
-def _middle(place: Place, chain: Chain | None) -> tuple[int, int]:
+_BY_PROMPT = "\1"
+"""Begins the last part of a key that is no name: names are printable."""
+
+
+def _name(key: str) -> str:
+    """Return the name in a session's key; empty if it is known by its prompts only."""
+    name = key.rpartition("\0")[2]
+    return "" if name.startswith(_BY_PROMPT) else name
+
+
+def _by_prompt(key: str, end: int) -> str:
+    """Return the key of a session of the same tenant and model that is known by its prompt."""
+    return key.rpartition("\0")[0] + f"\0{_BY_PROMPT}{end:x}"
+
+
+def _middle(place: Place, chain: Chain) -> tuple[int, int]:
     """Return the value of `Place.middle` after a turn with this prompt."""
-    if chain is None:
-        return (0, 0)
-    shared = place.shared / (place.shared + place.tokens)
-    blocks = int(len(chain) * (1.0 + shared) / 2.0)
+    blocks = int(len(chain) * (1.0 + place.shared) / 2.0)
     return (blocks, chain.hashes[blocks - 1]) if blocks else (0, 0)
 
 
-def _start(chain: Chain | None) -> int:
+def _start(chain: Chain) -> int:
     """Return the value of `Place.start` after a turn with this prompt."""
-    return chain.hashes[min(len(chain), _START_BLOCKS) - 1] if chain else 0
+    return chain.hashes[min(len(chain), _START_BLOCKS) - 1]
 
 
 def _is_shorter(tokens: float, place: Place) -> bool:
     """Return whether a prompt is shorter than the context that has the place."""
-    return tokens + _LEAST_TOKENS < place.tokens + place.shared
+    return tokens + _LEAST_TOKENS < place.tokens
 
 
-def _begins(place: Place, chain: Chain | None) -> bool:
-    """Return whether a prompt begins like that of a place; true if either is unknown."""
-    return not place.start or _start(chain) in (0, place.start)
+def _begins(place: Place, chain: Chain) -> bool:
+    """Return whether a prompt begins like that of a place; true if that is unknown."""
+    return not place.start or _start(chain) == place.start
 
 
-def _continues(place: Place, chain: Chain | None) -> bool:
+def _continues(place: Place, chain: Chain) -> bool:
     """Return whether a prompt repeats half of a place's own text; true if the text is unknown."""
     blocks, block = place.middle
-    if chain is None or not blocks:
+    if not blocks:
         return True
     return len(chain) >= blocks and chain.hashes[blocks - 1] == block

@@ -20,6 +20,7 @@ from laar.prefix.evictions import Evictions
 from laar.prefix.found import Found
 from laar.prefix.index import LEAST_MISS_BYTES, PrefixIndex, Receipt
 from laar.prefix.lengths import PromptLengths
+from laar.prefix.states import States
 from laar.prefix.templates import Template, template_for
 from laar.prefix.tokens import TokenBlocks
 
@@ -97,6 +98,7 @@ class PrefixBeliefs:
         self.popular = PrefixDemand()
         self.evictions = Evictions()
         self.blocks_held = TokenBlocks()  # empty if no engine publishes KV events, as most do not
+        self.states = States()  # empty if no model has a recurrent state
         self.templates: dict[str, Template] = {}  # by model, as revealed by engines
         self.density = Density(BYTES_PER_TOKEN)
         self._lengths = PromptLengths()
@@ -151,6 +153,8 @@ class PrefixBeliefs:
     def match(self, chain: Chain) -> tuple[Floats, Floats | None]:
         """Return `shares` and `fetched` of a `PrefixMatch`."""
         shares, fetched = self.index.shares(chain) * self.found.shares, None
+        if self.states.grids:
+            self.states.limit(chain, shares, self.density.mean)
         if self.blocks_held.texts:
             fetched = self.blocks_held.correct(
                 chain, shares, lambda slot: self.index.claimed(slot, chain)
@@ -219,6 +223,8 @@ class PrefixBeliefs:
         if prompt_tokens > 0 and model:
             self._lengths.learn(receipt.chain, model, prompt_tokens)
         chain, proven = receipt.chain, receipt.proven
+        if self.states.grids or self.blocks_held.blocks:
+            share = self._evidence(receipt, share, prompt_tokens)
         if self.index.settle(receipt, share):
             is_known = share is not None or receipt.counted is not None
             if is_known and chain.bytes_of(proven) >= LEAST_MISS_BYTES:
@@ -229,9 +235,24 @@ class PrefixBeliefs:
         if self.watcher is not None:
             self.watcher.ended(receipt, ok=True, share=share)
 
+    def _evidence(self, receipt: Receipt, share: float | None, tokens: int) -> float | None:
+        """Return the share that an engine found, as far as it tells what its cache holds.
+
+        A miss may be for lack of a state; the states after this prompt are recorded.
+        """
+        chain, slot = receipt.chain, receipt.slot
+        if slot in self.states.grids:
+            length = tokens or chain.total_bytes / self.density.of(slot)
+            self.states.note(slot, chain, length, receipt.proven)
+        elif not self.blocks_held.keeps_states(slot):
+            return share
+        receipt.counted = None
+        return None
+
     def drop(self, slot: int) -> None:
         """Forget a slot."""
         self.blocks_held.drop(slot)
+        self.states.drop(slot)
         self.density.drop(slot)
         self.found.drop(slot)
         self.index.drop(slot)

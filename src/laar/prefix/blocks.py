@@ -67,6 +67,8 @@ class Chain:
         weighed: how its length was estimated; None if there was no text to estimate it from.
         tokens: its length if it is one prompt of token ids; 0 if it must be estimated.
         counted: whether its request has been counted in the demand.
+        continues: the last hash of the earlier prompt that it continues; 0 if none is known.
+        own_from: number of leading blocks that were not that prompt's own, as others used them.
     """
 
     hashes: array[int]
@@ -74,6 +76,8 @@ class Chain:
     weighed: Weighed | None = None
     tokens: int = 0
     counted: bool = False
+    continues: int = 0
+    own_from: int = 0
 
     def __len__(self) -> int:
         return len(self.hashes)

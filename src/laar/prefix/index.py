@@ -28,9 +28,9 @@ running requests and share blocks among adapters by their own rules. Memory is b
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -57,6 +57,9 @@ MISS_RATIO = 0.5
 """A report below this share of the estimate is a miss. Tokens per byte differ between the parts of
 a prompt (English 4 bytes, Japanese or code under 3); a smaller gap may be due to conversion."""
 
+_MOST = 0.75
+"""Share of a prompt that one which continues it repeats."""
+
 _MOST_SPARED = 8
 """Maximum number of open requests whose blocks are protected during one eviction."""
 
@@ -72,6 +75,7 @@ class _Use:
     proven: int  # number of proven blocks, from the prompt's start
     witness: int  # stamp of the use that proved the deepest proven block
     start: int = 0
+    whole: bool = True  # it ends where a prompt ends; else the end of the prompt was evicted
 
 
 @dataclass(slots=True)
@@ -117,6 +121,24 @@ class Kept(NamedTuple):
     hashes: array[int]
 
 
+class Cut(NamedTuple):
+    """The end of a prompt that has left a cache.
+
+    Args:
+        slot: the slot.
+        end: the last hash of the prompt.
+        rest: the last hash of what is left of its own part there; 0 if nothing is.
+        most: the hash at which a prompt has repeated most of it.
+        for_room: whether it was evicted for lack of room.
+    """
+
+    slot: int
+    end: int
+    rest: int
+    most: int
+    for_room: bool
+
+
 class PrefixIndex:
     """The estimate of every endpoint's prefix cache. Endpoints are given by slot, a small integer.
 
@@ -137,10 +159,16 @@ class PrefixIndex:
         """Bytes of prompt that each slot's engine can cache, shape ``(slots,)``; read only."""
         self.oldest_at = np.zeros(slots)
         """Last use of the prompt that a slot would evict first, shape ``(slots,)``; read only."""
-        self._stamp, self._now = 0, 0.0
+        self._stamp = 0
+        self.now = 0.0
+        """Time of the latest entry; read only."""
         self._use_blocks = self.uses = 0
         self.forgotten_blocks = Counter(capacity=0, memory=0, disproved=0)
         """Blocks dropped since the start, by cause."""
+        self.is_tight = False
+        """Whether any cache ever had to evict for lack of room; read only."""
+        self.on_cut: Callable[[Cut], object] = lambda _cut: None
+        """Called when the end of a prompt leaves a cache."""
 
     def shares(self, chain: Chain) -> npt.NDArray[np.float64]:
         """Return the share of the prompt, in 0..1, that each slot probably holds."""
@@ -154,7 +182,7 @@ class PrefixIndex:
 
         Every receipt must be passed once to `settle` or `retract`: open receipts are remembered.
         """
-        cache, self._now = self._caches[slot], now
+        cache, self.now = self._caches[slot], now
         proven, witness = self._use(cache, chain.hashes, settled=False)
         stamp = self._stamp
         self._fit(cache)
@@ -243,6 +271,37 @@ class PrefixIndex:
         self.room_bytes[slot] = capacity_bytes
         self._fit(self._caches[slot])
 
+    def find_continued(self, slot: int, chain: Chain) -> None:
+        """Find the prompt cached at a slot that this one continues; set the chain's record of it.
+
+        A prompt continues another if it goes on after most of it: agents often replace the end.
+        Prompts in flight are left out, as their answers are unknown.
+        """
+        cache, hashes, end = self._caches[slot], chain.hashes, len(chain)
+        depth = 0
+        while depth < end and (use := cache.by_head.get(hashes[depth])) is not None:
+            depth += shared_from(use.hashes, hashes, depth)
+            is_most = ENDS[depth] >= _MOST * ENDS[use.start + len(use.hashes)]
+            ended = use.whole and use.claim not in cache.claims
+            continues = is_most and depth < end and ended
+            chain.continues, chain.own_from = (use.hashes[-1], use.start) if continues else (0, end)
+
+    def missing_bytes(self, slot: int, fresh_bytes: float) -> float:
+        """Return how many bytes the slot would evict for so much new text; 0 or less if none."""
+        return float(self.held_bytes[slot]) + fresh_bytes - float(self.room_bytes[slot])
+
+    def oldest(self, slot: int, chain: Chain) -> Iterator[tuple[int, int]]:
+        """Yield what a slot evicts for a prompt of which it holds no more: the next one first.
+
+        Each item is the last hash of some prompt, and the bytes of its end that no later prompt
+        shares. What the prompt itself shares is left out, since it will be the latest used.
+        """
+        hashes, count = chain.hashes, len(chain)
+        for use in self._caches[slot].by_age.values():
+            start = use.start
+            if start >= count or hashes[start] != use.hashes[0]:
+                yield use.hashes[-1], ENDS[start + len(use.hashes)] - ENDS[start]
+
     def dump(self, max_blocks: int) -> list[Kept]:
         """Return the latest uses over all slots, the oldest first, up to `max_blocks` in total.
 
@@ -297,7 +356,7 @@ class PrefixIndex:
         self._stamp += 1
         end, cache = len(kept.hashes), self._caches[kept.slot]
         stamp, start = self._stamp, kept.start
-        use = _Use(kept.hashes, stamp, stamp, self._now, start + end, stamp, start)
+        use = _Use(kept.hashes, stamp, stamp, self.now, start + end, stamp, start)
         cache.by_head[kept.hashes[0]] = cache.by_age[use.stamp] = use
         self.uses += 1
         self._use_blocks += end
@@ -353,7 +412,7 @@ class PrefixIndex:
                 del cache.by_age[use.stamp]
                 self.uses -= 1
         evidence = (end, self._stamp) if settled else (proven, witness)
-        use = _Use(hashes, self._stamp, claim or self._stamp, self._now, *evidence)
+        use = _Use(hashes, self._stamp, claim or self._stamp, self.now, *evidence)
         cache.by_head[hashes[0]] = cache.by_age[use.stamp] = use
         self.uses += 1
         self._use_blocks += end
@@ -361,9 +420,14 @@ class PrefixIndex:
         self.held_bytes[cache.slot] += ENDS[end] - ENDS[held]
         return proven, witness
 
-    def _cut(self, cache: _Cache, use: _Use, keep: int) -> int:
+    def _cut(self, cache: _Cache, use: _Use, keep: int, *, for_room: bool = False) -> int:
         """Truncate a use to its first `keep` blocks; return the number removed."""
         hashes, end = use.hashes, len(use.hashes)
+        if use.whole:
+            rest = hashes[keep - 1] if keep else 0
+            most = bisect_left(ENDS, _MOST * ENDS[use.start + end]) - 1 - use.start
+            self.on_cut(Cut(cache.slot, hashes[-1], rest, hashes[max(0, most)], for_room))
+            use.whole = not for_room
         self._segments.untag(1 << cache.slot, hashes, keep)
         start = use.start
         self.held_bytes[cache.slot] -= ENDS[start + end] - ENDS[start + keep]
@@ -393,12 +457,13 @@ class PrefixIndex:
                 continue
             limit_bytes = ENDS[use.start + len(use.hashes)] - excess
             keep = max(bisect_right(ENDS, limit_bytes) - 1 - use.start, 0)
-            self.forgotten_blocks["capacity"] += self._cut(cache, use, keep)
+            self.forgotten_blocks["capacity"] += self._cut(cache, use, keep, for_room=True)
+            self.is_tight = True
         while self.size_bytes > self._max_bytes:
             largest = self._caches[int(self.held_bytes.argmax())]
             self.forgotten_blocks["memory"] += self._cut(largest, _oldest(largest), 0)
         oldest = next(iter(cache.by_age.values()), None)
-        self.oldest_at[cache.slot] = self._now if oldest is None else oldest.at
+        self.oldest_at[cache.slot] = self.now if oldest is None else oldest.at
 
     @property
     def size_bytes(self) -> int:

@@ -79,6 +79,7 @@ class Stored:
         extra: for each block, other inputs to its hash, as text; empty if there are none.
         tier: memory of these copies (`laar.prefix.tiers`); slower tiers have only `hashes`.
         session: session of the request that stored them; empty if the engine does not report it.
+        is_state: whether these are recurrent states after the blocks, which have only `hashes`.
     """
 
     hashes: Sequence[int | bytes]
@@ -89,6 +90,7 @@ class Stored:
     extra: Sequence[str] = ()
     tier: int = 0
     session: str = ""
+    is_state: bool = False
 
 
 def root(adapter: str, extra: str) -> int:
@@ -139,9 +141,29 @@ class _Held:
     left_out: bool = False  # it had too many blocks, and is ignored until empty
     since_s: float = math.nan  # when it was last empty, by its engine's clock
     own: dict[int | bytes, int] = field(default_factory=dict)  # blocks by the engine's name
+    states: set[int | bytes] | None = None  # blocks with a state; None if it keeps none
+    resumed_at: set[int] = field(default_factory=set)  # those of `own`
     copies: dict[int | bytes, int] = field(default_factory=dict)  # extra copies of the same block
     slower: dict[int | bytes, int] = field(default_factory=dict)  # tiers by engine name, a bit each
     late: deque[tuple[str, Chain]] = field(default_factory=lambda: deque(maxlen=_MAX_LATE))
+
+    def emptied(self, *, exact: bool = False, since_s: float = math.nan) -> _Held:
+        """Return the contents of the same engine's cache when nothing is known to be in it."""
+        states = None if self.states is None else set[int | bytes]()
+        return _Held(self.model, self.size, exact=exact, since_s=since_s, states=states)
+
+    def add_states(self, names: Sequence[int | bytes]) -> None:
+        """Add states after these blocks, whether the blocks are known or not yet."""
+        if self.states is None or len(self.states) > MAX_BLOCKS:
+            self.states = set()
+        self.states.update(names)
+        self.resumed_at.update(self.own[name] for name in names if name in self.own)
+
+    def remove_states(self, names: Sequence[int | bytes]) -> None:
+        """Remove the states after these blocks."""
+        if self.states is not None:
+            self.states.difference_update(names)
+            self.resumed_at.difference_update(self.own.get(name, 0) for name in names)
 
 
 @dataclass(slots=True)
@@ -174,6 +196,10 @@ class TokenBlocks:
     def stored(self, slot: int, model: str, event: Stored) -> None:
         """Record blocks that entered a cache, if their token ids and their parent are known."""
         held = self._of(slot, model)
+        if event.is_state:
+            if not event.tier:
+                held.add_states(event.hashes)
+            return
         if event.tier:
             for name in held.own.keys() & set(event.hashes):
                 tiers = held.slower.get(name, 0)
@@ -205,6 +231,8 @@ class TokenBlocks:
             if holders & bit:
                 continue  # the engine distinguishes blocks that its events don't
             held.own[name] = hash_
+            if held.states is not None and name in held.states:
+                held.resumed_at.add(hash_)
             self._holders[hash_] = holders | bit
             self._parents[hash_] = before
             self.blocks += 1
@@ -217,10 +245,16 @@ class TokenBlocks:
             self.lost(fullest)
             self._slots[fullest].left_out = True
 
-    def removed(self, slot: int, hashes: Sequence[int | bytes], tier: int = 0) -> None:
-        """Remove blocks evicted from a cache or slower memory."""
+    def removed(
+        self, slot: int, hashes: Sequence[int | bytes], tier: int = 0, *, is_state: bool = False
+    ) -> None:
+        """Remove blocks, or the states after them, evicted from a cache or slower memory."""
         held = self._slots.get(slot)
         if held is None:
+            return
+        if is_state:
+            if not tier:
+                held.remove_states(hashes)
             return
         held.late.clear()  # a prompt that was cached has no events to come, and may be evicted
         for name in hashes:
@@ -235,7 +269,9 @@ class TokenBlocks:
                 del held.copies[name]
             else:
                 held.slower.pop(name, None)
-                self._forget(slot, held.own.pop(name, None))
+                hash_ = held.own.pop(name, None)
+                held.resumed_at.discard(hash_ or 0)
+                self._forget(slot, hash_)
                 continue
             if tiers := held.slower.get(name, 0):
                 on_device = copies > tiers.bit_count()
@@ -246,7 +282,8 @@ class TokenBlocks:
         """Record that a cache has been empty since `at_s`, by its engine's clock."""
         self.lost(slot)
         before = self._slots.get(slot)
-        self._slots[slot] = _Held(model, before.size if before else 0, exact=True, since_s=at_s)
+        self._slots[slot] = (before or _Held(model)).emptied(exact=True, since_s=at_s)
+        self._slots[slot].model = model
 
     def restarted(self, slot: int, started_s: float = math.nan) -> bool:
         """Handle an engine's restart; return whether its events have shown it already.
@@ -266,7 +303,12 @@ class TokenBlocks:
             return
         for hash_ in held.own.values():
             self._forget(slot, hash_)
-        self._slots[slot] = _Held(held.model, held.size)
+        self._slots[slot] = held.emptied()
+
+    def keeps_states(self, slot: int) -> bool:
+        """Return whether a slot's engine resumes prompts only where it kept a state."""
+        held = self._slots.get(slot)
+        return held is not None and held.states is not None
 
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed."""
@@ -449,6 +491,9 @@ class TokenBlocks:
             # An engine always computes a prompt's last token.
             wanted = int(tokens - (0 < tokens == chain.tokens)) // held.size
             found = self._held(slot, text.blocks, wanted)
+            if held.states is not None:  # it resumes only where a state was kept
+                at = held.resumed_at
+                found = next((n for n in range(found, 0, -1) if text.blocks[n - 1] in at), 0)
             of_text = found * held.size / max(chain.tokens or tokens, 1.0)
             of_text *= 1.0 if chain.tokens else share
             believed = float(shares[slot])
@@ -457,6 +502,7 @@ class TokenBlocks:
                 if of_text < believed:
                     late = (shared_blocks(chain.hashes, other.hashes) for _, other in held.late)
                     coming = min(believed, max(claimed(slot), chain.fraction(max(late, default=0))))
+                    coming *= held.states is None  # its states may be kept anywhere
                     if chain.tokens:
                         coming -= coming % (held.size / chain.tokens)
                     of_text = max(of_text, coming)

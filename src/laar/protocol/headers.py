@@ -20,10 +20,14 @@ from laar.protocol.patience import PATIENCE_HEADERS, patience_of
 from laar.protocol.reserved import HARMLESS_HEADERS, reserved_headers
 from laar.protocol.sessions import (
     AGENT_HEADERS,
-    NAMING,
+    PARENT_HEADERS,
     SESSION,
     SESSION_HEADERS,
+    UNNAMED,
+    Named,
+    headers_may_name,
     name_of,
+    parent_of_headers,
     session_of_headers,
 )
 
@@ -208,7 +212,7 @@ class Head:
     path: str
     method: str
     id: str
-    session: str
+    named: Named
     tenant: str
     upgrade: bool
     signed: bool
@@ -221,6 +225,7 @@ class Head:
     rewrite: str = ""
     objective: str = ""
     context: str = ""
+    parent: str = ""
     ttft_objective_s: float | None = None
     patience_s: float | None = None
 
@@ -237,6 +242,7 @@ def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
             *SESSION_HEADERS,
             *AGENT_HEADERS,
             *PATIENCE_HEADERS,
+            *PARENT_HEADERS,
             TRACE_PARENT,
             TRACE_STATE,
             tenant_header.lower(),
@@ -265,7 +271,7 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         path=get(":path", ""),
         method=method,
         id=request_id if _REQUEST_ID.fullmatch(request_id) else "",
-        session="" if NAMING.isdisjoint(headers) else session_of_headers(headers),
+        named=session_of_headers(headers) if headers_may_name(" ".join(headers)) else UNNAMED,
         tenant=tenant and _tenant(tenant, secret=tenant_header in CREDENTIALS),
         upgrade="upgrade" in headers or method == "CONNECT",
         signed=not SIGNATURES.isdisjoint(headers),
@@ -275,6 +281,8 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
     )
     if not PATIENCE_HEADERS.isdisjoint(headers):
         head.patience_s = patience_of(headers)
+    if head.named.session:
+        head.parent = parent_of_headers(headers)
     if not HARMLESS_HEADERS.issuperset(headers):
         head.control += reserved_headers(headers)
     if head.control:  # most requests have no control headers

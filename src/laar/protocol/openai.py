@@ -29,7 +29,13 @@ from laar.protocol.forms import field_span
 from laar.protocol.jsonscan import FEW_PARTS_BYTES, Span, has_many_parts, member_spans
 from laar.protocol.prompt import READERS, Spans, UnknownPromptError
 from laar.protocol.reserved import DENIED, HARMLESS, check_keys, check_members
-from laar.protocol.sessions import SESSION_MEMBERS, conversation_of, session_of_body
+from laar.protocol.sessions import (
+    UNNAMED,
+    Named,
+    conversation_of,
+    members_may_name,
+    session_of_body,
+)
 from laar.protocol.splice import NOT_AN_OBJECT, model_span, utf8_of
 
 ASIDE_BYTES = 1 << 20
@@ -108,6 +114,9 @@ def read_body(api: Api, body: bytes) -> Body:
     salt = document.get("cache_salt")
     previous = document.get("previous_response_id")
     conversation = conversation_of(document) if "conversation" in document else ""
+    named = Named(conversation, "conversation") if conversation else UNNAMED
+    if not conversation and members_may_name(" ".join(document)):
+        named = session_of_body(document)
     read = Body(
         api=api,
         model=model,
@@ -123,8 +132,9 @@ def read_body(api: Api, body: bytes) -> Body:
         salt=salt if isinstance(salt, str) else "",
         model_span=model_span(body) if len(body) > ASIDE_BYTES else None,  # else when needed
         acts=(api is _RESPONSES or not _ACTS.isdisjoint(document)) and _acts(api, document),
-        session=conversation
-        or ("" if SESSION_MEMBERS.isdisjoint(document) else session_of_body(document)),
+        session=named.session,
+        named_by=named.field,
+        hints=named.hints,
         response_id=previous if isinstance(previous, str) else "",
         conversation_id=conversation,
         document=document if is_plain else None,

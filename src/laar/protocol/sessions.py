@@ -14,36 +14,57 @@ prompt's hash chain.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from itertools import islice
+from typing import Any, NamedTuple
 
 import orjson
 
 SESSION = "x-laar-session"
 
-SESSION_HEADERS = (
-    "x-claude-code-session-id",
-    "thread-id",
-    "session-id",
-    "session_id",
-    "x-session-affinity",
-    "x-session-id",
-    "x-dynamo-session-id",
-    "x-switchyard-session-id",
-    "x-smg-routing-key",
-)
-"""Headers of Claude Code, Codex (both spellings) and OpenCode, the common x-session-id, and headers
-of clients of Dynamo, Switchyard and SMG. The first one present is used, so Codex's threads come
-before its sessions, which sub-agents share. All are forwarded, since engines may read them too."""
-
-NAMING = frozenset({SESSION, *SESSION_HEADERS})
-"""All headers that name a session; most requests have none."""
+SESSION_HEADERS = {
+    "x-claude-code-session-id": "Claude Code 2.1",
+    "thread-id": "Codex 0.171",
+    "session-id": "Codex 0.171",
+    "session_id": "Codex 0.4x",
+    "x-session-affinity": "OpenCode 1.18, Kilo Code 7.7",
+    "x-affinity": "Mistral Vibe 3.0",
+    "x-session-id": "common",
+    "agent-session-id": "Envoy AI Gateway 1.2",
+    "x-openwebui-chat-id": "Open WebUI 0.6",
+    "x-grok-conv-id": "Grok CLI",
+    "x-dynamo-session-id": "Dynamo 1.6",
+    "x-switchyard-session-id": "Switchyard 0.3",
+    "x-smg-routing-key": "SMG 1.13",
+}
+"""Headers that name a session, with who sends each and the version seen. The first one present is
+used, so Codex's threads come before its sessions, which sub-agents share. All are forwarded, since
+engines may read them too. Others are found by their use (`laar.flow.naming`)."""
 
 SESSION_MEMBERS_OF_HEADERS = ("thread_id", "session_id", "conversation_id")
 """The same names in a header that holds an object, or in a query; Codex sends all three."""
 
 AGENT_HEADERS = ("x-claude-code-agent-id", "x-claude-code-parent-agent-id")
 """Headers that name a sub-agent of the session. If only the parent's id is present, it is used."""
+
+PARENT_HEADERS = ("x-parent-session-id", "x-codex-parent-thread-id")
+"""Headers of OpenCode and Codex that name the session which started this one."""
+
+_WORDS = "session|conversation|thread|affinity|chat(?!_template)"
+_suggests = re.compile(_WORDS, re.IGNORECASE).search
+headers_may_name = re.compile("|".join((_WORDS, *SESSION_HEADERS)), re.IGNORECASE).search
+"""Match if any of some headers, joined in one text, may name the session."""
+members_may_name = re.compile(
+    f"{_WORDS}|prompt_cache_key|metadata|vllm_xargs", re.IGNORECASE
+).search
+"""Match if any of some members, joined in one text, may name the session."""
+
+_MAX_FIELDS = 128
+MAX_HINTS = 4
+"""Maximum number of fields of a request that are tried as names of its session."""
+
+Hints = tuple[tuple[str, str], ...]
+"""Fields that may name the session, with their values."""
 
 MAX_NAME_CHARS = 256
 """Maximum length of session and other names; longer names are ignored."""
@@ -53,35 +74,77 @@ _NAME = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 
 _SESSION_IN_USER = re.compile(r"_session_([0-9A-Za-z-]+)$")
 
-SESSION_MEMBERS = frozenset(("session_id", "prompt_cache_key", "metadata", "vllm_xargs"))
-"""Members of a body that may name a session, besides its conversation."""
+SESSION_MEMBERS = {
+    "session_id": "vLLM, SGLang, OpenRouter",
+    "prompt_cache_key": "OpenAI's libraries; one key may be a whole application's",
+}
+"""Members of a body, or of its metadata, that name a session, with who sends each."""
+
+_METADATA = {"session_id": "LiteLLM", "conversation_id": "LangChain"}
 
 
-def session_of_headers(headers: Mapping[str, str]) -> str:
-    """Return the session named in a request's headers; empty if none."""
+class Named(NamedTuple):
+    """A session's name, and the field that it was read from; both are empty if there is none.
+
+    `hints` are given only if there is none.
+    """
+
+    session: str = ""
+    field: str = ""
+    hints: Hints = ()
+
+
+UNNAMED = Named()
+
+
+def session_of_headers(headers: Mapping[str, str]) -> Named:
+    """Return the session named in a request's headers."""
     get = headers.get
     if own := name_of(get(SESSION, "")):
-        return own
+        return Named(own, SESSION)
     for name in SESSION_HEADERS:
         if value := name_of(get(name, "")):
             for agent in AGENT_HEADERS:
                 if part := name_of(get(agent, "")):
-                    return f"{value}/{part}"[:MAX_NAME_CHARS]
-            return value
-    return ""
+                    return Named(f"{value}/{part}"[:MAX_NAME_CHARS], f"{name}, {agent}")
+            return Named(value, name)
+    return Named(hints=_hints(headers, "", PARENT_HEADERS))
 
 
-def session_of_body(document: Mapping[str, Any]) -> str:
-    """Return the session named in a body that continues no conversation; empty if none."""
-    for member in ("session_id", "prompt_cache_key"):
-        key = document.get(member)
-        if isinstance(key, str) and (key := name_of(key)):
-            return key
-    if session := _session_of_agent(document.get("vllm_xargs")):
-        return session
+def parent_of_headers(headers: Mapping[str, str]) -> str:
+    """Return the session that started this request's session; empty if none is named."""
+    return next(filter(None, (name_of(headers.get(name, "")) for name in PARENT_HEADERS)), "")
+
+
+def session_of_body(document: Mapping[str, Any]) -> Named:
+    """Return the session named in a body that continues no conversation."""
     metadata = document.get("metadata")
-    user = metadata.get("user_id") if isinstance(metadata, dict) else None
-    return _session_of_user(user) if isinstance(user, str) else ""
+    metadata = metadata if isinstance(metadata, dict) else {}
+    for of, within, start in ((SESSION_MEMBERS, document, ""), (_METADATA, metadata, _IN)):
+        for member in of:
+            key = within.get(member)
+            if isinstance(key, str) and (key := name_of(key)):
+                return Named(key, start + member)
+    if session := _session_of_agent(document.get("vllm_xargs")):
+        return Named(session, "vllm_xargs.agentic_context")
+    user = metadata.get("user_id")
+    if isinstance(user, str) and (session := _session_of_user(user)):
+        return Named(session, "metadata.user_id")
+    return Named(hints=_hints(document, "") + _hints(metadata, _IN))
+
+
+_IN = "metadata."
+
+
+def _hints(fields: Mapping[str, Any], start: str, but: Collection[str] = ()) -> Hints:
+    """Return the fields whose names suggest a session, with values that may be its name."""
+    found = (
+        (start + field, name_of(value))
+        for field, value in islice(fields.items(), _MAX_FIELDS)
+        if len(field) <= MAX_NAME_CHARS and isinstance(value, str) and field not in but
+        if _suggests(field)
+    )
+    return tuple(islice(((field, name) for field, name in found if name), MAX_HINTS))
 
 
 def conversation_of(document: Mapping[str, Any]) -> str:

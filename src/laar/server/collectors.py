@@ -107,10 +107,11 @@ class Collectors:
         """Read KV events once an endpoint publishes them; report if the package is missing."""
         while True:
             labeled = [spec.address for spec in self._targets() if EVENTS_LABEL in spec.labels]
-            if labeled and find_spec("zmq"):  # from the extra `kv-events`, which few fleets need
+            known = any(EVENTS_LABEL in spec.labels for spec in self._fleet.publishing())
+            if known and find_spec("zmq"):  # from the extra `kv-events`, which few fleets need
                 from laar.datalayer.kv_events import KvEvents
 
-                await KvEvents(self._picker.table.specs, self._fleet).run()
+                await KvEvents(self._fleet.publishing, self._fleet).run()
             problem = labeled and (
                 f"{len(labeled)} endpoints have the label {EVENTS_LABEL} (such as {labeled[0]}), "
                 f"and the packages that read KV events are not installed; {install('kv-events')}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,7 @@ class FleetState:
         self._wanted: dict[str, Sequence[EndpointSpec]] = {}
         self._used: dict[str, Sequence[EndpointSpec]] = {}
         self._reports: dict[str, Served] = {}  # not applied yet
+        self._published: dict[str, Mapping[str, str]] = {}  # labels about KV events, by address
         self._gathering: asyncio.TimerHandle | None = None
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
@@ -125,6 +127,7 @@ class FleetState:
             if spec.key not in stayed:
                 if not self._table.named(spec.address):  # not just other ranks
                     self._reports.pop(spec.address, None)
+                    self._published.pop(spec.address, None)
                 self.problem(f"load {spec.key}", GONE)
                 self._picker.context.forget(spec.address)
                 self._lose(self._table.slot_counted(spec.key))
@@ -139,17 +142,39 @@ class FleetState:
             self._forget_who_left(before)
             _LOG.info("%s: %d data-parallel ranks", address, ranks)
 
+    def publishes(self, address: str, labels: Mapping[str, str]) -> None:
+        """Record where an engine says that it publishes KV events; its labels take precedence."""
+        if self._table.named(address):
+            self._published[address] = labels
+
+    def publishing(self) -> list[EndpointSpec]:
+        """Return the endpoints, with the labels that tell where they publish KV events."""
+        specs, found = self._table.specs(), self._published
+        return [
+            replace(spec, labels={**found[spec.address], **spec.labels})
+            if spec.address in found
+            else spec
+            for spec in specs
+        ]
+
     def stored(self, key: str, event: Stored) -> None:
         """Record blocks that entered the endpoint's cache."""
         slot = self._table.slot(key)
         if slot >= 0 and self._beliefs is not None:
             self._beliefs.blocks_held.stored(slot, self._table.spec(slot).models[0], event)
 
-    def removed(self, key: str, block_hashes: Sequence[int | bytes], tier: int = 0) -> None:
-        """Record blocks removed from the endpoint's cache or slower memory."""
+    def removed(
+        self,
+        key: str,
+        block_hashes: Sequence[int | bytes],
+        tier: int = 0,
+        *,
+        is_state: bool = False,
+    ) -> None:
+        """Record blocks, or states after them, removed from the cache or slower memory."""
         slot = self._table.slot(key)
         if slot >= 0 and self._beliefs is not None:
-            self._beliefs.blocks_held.removed(slot, block_hashes, tier)
+            self._beliefs.blocks_held.removed(slot, block_hashes, tier, is_state=is_state)
 
     def cleared(self, key: str, *, past: bool = False, at_s: float = math.nan) -> None:
         """Forget the content of the endpoint's cache; if `past`, what it held until `at_s`."""
@@ -230,6 +255,7 @@ class FleetState:
                 if not reading.has_tiers:  # tokens found there are counted separately
                     counted = reading.prefix_queries_tokens, reading.prefix_hits_tokens
                     self._beliefs.found.count(slot, *counted)
+                self._beliefs.states.use(slot, reading.grid)
                 # The host's memory also keeps what the cache evicts; its size may be NaN.
                 self._beliefs.set_capacity(slot, max(reading.capacity_tokens, reading.host_tokens))
             if is_empty:

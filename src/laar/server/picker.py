@@ -210,8 +210,6 @@ class Picker:
     def emptied(self, slot: int) -> None:
         """Forget the cached content of an endpoint whose cache was emptied."""
         self.context.forget(self.table.spec(slot).address)
-        if self.admission is not None:
-            self.admission.sessions.drop(slot)
 
     def _about(self) -> dict[str, object]:
         """Return what the live page shows of parts other than the director."""

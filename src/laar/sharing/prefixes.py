@@ -33,8 +33,8 @@ class SharedPrefixes:
     def __init__(self, sharing: Sharing, beliefs: PrefixBeliefs) -> None:
         self.sharing = sharing
         self.beliefs = beliefs
-        self.on_turn: Callable[[int, Context, float], Ends | None] | None = None
-        """Called with an endpoint's slot, the context of another picker's turn there and the time;
+        self.on_turn: Callable[[int, Chain, Context, float], Ends | None] | None = None
+        """Called with an endpoint's slot, another picker's turn there, its context and the time;
         returns a function to call with the time when it ends."""
         self._table = sharing.director.table
         self._next = 1
@@ -95,7 +95,8 @@ class Entries:
         on_turn = self._prefixes.on_turn
         receipt, ends = self._open.get(entry, (None, None))
         if on_turn is not None and receipt is not None and ends is None:
-            self._open[entry] = receipt, on_turn(slot, context, self._prefixes.sharing.now)
+            now = self._prefixes.sharing.now
+            self._open[entry] = receipt, on_turn(slot, receipt.chain, context, now)
 
     def end(self, record: Ended) -> None:
         """End an entry whose request ended; ignore an unknown entry."""

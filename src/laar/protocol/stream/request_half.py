@@ -37,6 +37,7 @@ from laar.protocol.jsonscan import FEW_PARTS_BYTES, has_many_parts
 from laar.protocol.openai import ASIDE_BYTES, Body, read_body
 from laar.protocol.ports import BodyHook
 from laar.protocol.reserved import denied_member, names_peer
+from laar.protocol.sessions import MAX_HINTS
 from laar.protocol.sockets import socket_names
 from laar.protocol.splice import splice_model
 from laar.protocol.stream.attempts import attempts_of
@@ -213,7 +214,7 @@ class RequestHalf(StreamState):
             wanted = names.read_subset([test])
             self._subset = wanted if self._subset is None else self._subset & wanted
         if env.enforced is not None and not facts.denied:  # those are refused in shadow mode too
-            self.shadow = not env.enforced(head.session or self._id)
+            self.shadow = not env.enforced(head.named.session or self._id)
         return facts
 
     def _request_body(self, event: RequestBody, now: float, out: list[Action]) -> RequestPhase:
@@ -344,7 +345,11 @@ class RequestHalf(StreamState):
         if head.objective:
             request.priority = env.rules.priority(head.objective, self._pool)
         request.tried, request.task, request.policy = head.tried, head.task, head.policy
-        request.session = head.session or request.session
+        if head.named.session:
+            request.session, request.named_by, request.hints = head.named
+        elif not request.session and head.named.hints:
+            request.hints = (*head.named.hints, *request.hints)[:MAX_HINTS]
+        request.parent = head.parent
         request.conversation_id = facts.conversation_id or request.conversation_id
         if facts.stores in _BY_TENANT:
             request.stays_as = head.tenant

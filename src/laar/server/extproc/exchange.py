@@ -154,8 +154,10 @@ class Exchange(Handler):
                         call.end()
                 elif isinstance(action, Ask):
                     try:
-                        ask = processor.ask_turn if action.request.session else processor.ask
-                        asked = ask(action.request, processor.clock())
+                        request = action.request
+                        may_wait = request.session or request.hints or processor.index.is_tight
+                        ask = processor.ask_turn if may_wait else processor.ask
+                        asked = ask(request, processor.clock())
                     except RequestError as error:
                         pending = processor.refused(action.request, error)
                         continue

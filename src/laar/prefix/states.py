@@ -1,0 +1,109 @@
+"""Where engines whose models have a recurrent state can resume a prompt.
+
+Such an engine (Qwen3-Next, Kimi Linear, Nemotron-H and others in vLLM) needs the state after a
+prefix, besides the prefix's blocks. It keeps states only on a grid: near the end of each prompt,
+and where a prompt left one that was cached before. So the second prompt about a document finds
+nothing, and the third finds most of it.
+
+This is for engines without KV events, which tell where states are (`laar.prefix.tokens`). Whether a
+state was evicted is unknown; the blocks before it bound what is believed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from laar.latest import Latest
+from laar.prefix.blocks import ENDS, Chain, blocks_in
+
+MAX_STATES = 65_536
+"""Maximum number of places remembered where some engine has a state, about 8 MB."""
+
+
+class Grid(NamedTuple):
+    """The places at which an engine may keep states.
+
+    Args:
+        block_tokens: tokens between two of them.
+        unit_tokens: the same at the end of a prompt.
+        everywhere: whether it keeps all of them.
+    """
+
+    block_tokens: int
+    unit_tokens: int
+    everywhere: bool = False
+
+
+class States:
+    """The places in prompts where each slot's engine has probably kept a state.
+
+    Attributes:
+        grids: the grid of each slot whose engine keeps states.
+    """
+
+    def __init__(self) -> None:
+        self.grids: dict[int, Grid] = {}
+        self._at: Latest[int, int] = Latest(MAX_STATES)  # slots, a bit each, by the prefix's hash
+
+    def note(self, slot: int, chain: Chain, tokens: float, shared: int) -> None:
+        """Record that a slot has computed a prompt.
+
+        Args:
+            slot: the slot; nothing happens unless its engine keeps states.
+            chain: the prompt.
+            tokens: its length.
+            shared: number of its blocks that were cached there before.
+        """
+        grid = self.grids.get(slot)
+        if grid is None or not chain.total_bytes or tokens < 1.0:
+            return
+        bytes_each = chain.total_bytes / tokens
+        left = chain.bytes_of(shared) / bytes_each
+        # An engine always computes a prompt's last token.
+        for at, step in ((tokens - 1.0, grid.unit_tokens), (left, grid.block_tokens)):
+            if blocks := blocks_in(int(at // step * step * bytes_each)):
+                hash_ = chain.hashes[min(blocks, len(chain)) - 1]
+                self._at[hash_] = self._at.get(hash_, 0) | 1 << slot
+
+    def limit(self, chain: Chain, shares: npt.NDArray[np.float64], bytes_each: float) -> None:
+        """Reduce each slot's share of a prompt to the part that its engine can resume.
+
+        Args:
+            chain: the prompt.
+            shares: shares by slot, in 0..1; written to.
+            bytes_each: bytes per token.
+        """
+        known = [
+            (ENDS[depth], slots)
+            for depth, hash_ in enumerate(chain.hashes, 1)
+            if (slots := self._at.get(hash_, 0))
+        ]
+        for slot, grid in self.grids.items():
+            if slot >= len(shares):
+                continue
+            held_bytes = shares[slot] * chain.total_bytes
+            if grid.everywhere:
+                step_bytes = grid.block_tokens * bytes_each
+                found = held_bytes // step_bytes * step_bytes
+            else:
+                bit = 1 << slot
+                ends = (end for end, slots in reversed(known) if slots & bit and end <= held_bytes)
+                found = next(ends, 0)
+            shares[slot] = found / max(chain.total_bytes, 1)
+
+    def use(self, slot: int, grid: Grid | None) -> None:
+        """Set the grid of a slot's engine; None if it keeps no states."""
+        if grid is not None:
+            self.grids[slot] = grid
+        elif slot in self.grids:
+            self.drop(slot)
+
+    def drop(self, slot: int) -> None:
+        """Forget a slot whose endpoint was removed."""
+        if self.grids.pop(slot, None) is not None:
+            for hash_, slots in list(self._at.items()):
+                if slots >> slot & 1:
+                    dict.__setitem__(self._at, hash_, slots ^ 1 << slot)

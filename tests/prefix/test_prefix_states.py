@@ -1,0 +1,136 @@
+"""Prompts are resumed where an engine with a recurrent state kept one."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from laar.core.request import Api, Request
+from laar.prefix.beliefs import PrefixBeliefs
+from laar.prefix.states import Grid
+from laar.prefix.tokens import Stored
+
+BLOCK = 1_152
+"""Tokens per block of a tiny Qwen3-Next in vLLM; of four bytes each here."""
+
+
+@dataclass
+class Engine:
+    """vLLM with ``mamba_cache_mode=align``: blocks by content, and states after some of them."""
+
+    unit: int = BLOCK
+    size: int = BLOCK
+    blocks: set[str] = field(default_factory=set)
+    states: set[str] = field(default_factory=set)
+
+    def run(self, prompt: str) -> int:
+        """Compute a prompt; return the tokens found."""
+        tokens = len(prompt) // 4
+        ends = range(self.size, tokens, self.size)
+        cached = max((n for n in ends if prompt[: 4 * n] in self.blocks), default=0)
+        kept = (n for n in range(self.unit, tokens, self.unit) if prompt[: 4 * n] in self.states)
+        last = (tokens - 1) // self.unit * self.unit
+        found = max((n for n in kept if n // self.size * self.size <= cached), default=0)
+        self.blocks.update(prompt[: 4 * n] for n in ends)
+        self.states.update(prompt[: 4 * n] for n in (last, cached) if n)
+        return found
+
+
+def documents(rng: random.Random) -> str:
+    """A document of 3,000 tokens, and a new question of 600."""
+    at = rng.randrange(40)
+    return (f"document {at} " * 2_000)[:12_000] + (f"question {rng.random()} " * 200)[:2_400]
+
+
+def agents(rng: random.Random, texts: dict[int, str]) -> str:
+    """A conversation that grows by 40 to 900 tokens each turn, and begins again at 15,000."""
+    at = rng.randrange(8)
+    text = texts.get(at, "")
+    text = text if len(text) < 60_000 else ""
+    more = 4 * rng.randint(40, 900)
+    texts[at] = text + (f"turn {rng.random()} of {at} " * 200)[: more if text else 8_000]
+    return texts[at]
+
+
+@pytest.mark.parametrize("unit", [BLOCK, 16])
+@pytest.mark.parametrize("kind", ["documents", "agents"])
+def test_what_is_believed_without_events_is_what_the_engine_finds(kind: str, unit: int) -> None:
+    rng, engine, texts = random.Random(1), Engine(unit), dict[int, str]()
+    beliefs = PrefixBeliefs(key=b"k", max_bytes=64 << 20)
+    beliefs.make_room(2)
+    beliefs.set_capacity(0, 10_000_000)
+    beliefs.states.use(0, Grid(BLOCK, unit))
+    believed = found = total = 0.0
+    for number in range(400):
+        prompt = documents(rng) if kind == "documents" else agents(rng, texts)
+        asked = Request(id="", api=Api.CHAT, spans=(prompt,), chars=len(prompt))
+        match = beliefs.look_up(asked, "", ["m"], np.array([len(prompt) / 4]), float(number))
+        tokens = len(prompt) // 4
+        here = engine.run(prompt)
+        if number >= 100:
+            believed += match.shares[0] * tokens
+            found += here
+            total += tokens
+        receipt = beliefs.insert(0, match.chain, float(number))
+        beliefs.settle(receipt, here / tokens, tokens, "m")
+    assert found / total > 0.3
+    assert abs(believed - found) / total <= 0.05
+    assert beliefs.index.forgotten_blocks["disproved"] == 0
+
+
+def test_an_engine_that_keeps_every_state_is_rounded_down_to_its_blocks() -> None:
+    beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 20)
+    beliefs.make_room(2)
+    prompt = Request(id="", api=Api.CHAT, spans=("word " * 2_000,), chars=10_000)
+    for slot, grid in enumerate((Grid(528, 528, everywhere=True), None)):
+        beliefs.states.use(slot, grid)
+        chain = beliefs.chain(prompt)
+        beliefs.settle(beliefs.insert(slot, chain, 0.0), None)
+    shares, _ = beliefs.match(beliefs.chain(prompt))
+    assert shares.tolist() == pytest.approx([4 * 528 / 2_500, 9_984 / 10_000])
+
+
+def test_states_of_a_removed_endpoint_are_forgotten() -> None:
+    beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 20)
+    beliefs.make_room(1)
+    chain = beliefs.chain(Request(id="", api=Api.CHAT, spans=("word " * 2_000,), chars=10_000))
+    for _ in range(2):
+        beliefs.states.use(0, Grid(16, 16))
+        assert beliefs.match(chain)[0][0] == 0.0
+        beliefs.settle(beliefs.insert(0, chain, 0.0), None)
+        assert beliefs.match(chain)[0][0] > 0.9
+        beliefs.drop(0)
+
+
+@pytest.mark.parametrize("states_first", [True, False])
+def test_with_events_a_prompt_is_resumed_at_the_last_state_that_is_left(states_first: bool) -> None:
+    beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 20)
+    beliefs.make_room(1)
+    held, size, ids = beliefs.blocks_held, 16, np.arange(160, dtype=np.uint32)
+    held.emptied(0, "m")
+    text = Request(id="", api=Api.CHAT, model="m", spans=("word " * 160,), chars=800, tokens=160)
+    chain = beliefs.chain(text)
+    names = list(range(1, 11))
+    blocks = Stored(hashes=names, ids=ids, block_size=size, session="s")
+    states = Stored(hashes=[4, 8], is_state=True)
+    held.stored(0, "m", Stored(hashes=[99], ids=ids[:size] + 999, block_size=size))
+    assert held.expect("s", 0, chain, 160.0)
+    for event in (states, blocks) if states_first else (blocks, states):
+        held.stored(0, "m", event)
+    held.answered("s", 160)
+    receipt = beliefs.insert(0, chain, 0.0)
+    beliefs.settle(receipt, 0.0, 160, "m")
+
+    def share() -> float:
+        return float(beliefs.match(chain)[0][0])
+
+    assert share() == pytest.approx(8 * size / 160)
+    held.removed(0, [8], is_state=True)
+    assert share() == pytest.approx(4 * size / 160)
+    held.removed(0, [4])
+    assert share() == 0.0
+    beliefs.settle(beliefs.insert(0, chain, 0.0), 0.0, 160, "m")
+    assert beliefs.index.forgotten_blocks["disproved"] == 0
