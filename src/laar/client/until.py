@@ -127,7 +127,7 @@ async def until_correct(
     """
     if max_attempts < 1:
         raise SettingError(f"max_attempts is {max_attempts}; at least one attempt is needed")
-    url, sent = completions_url(base_url), dict(headers or {})
+    url, sent = completions_url(base_url), {names.WRONG_ANSWER: names.RETRY, **(headers or {})}
     body = {"model": model, "messages": list(messages), "temperature": 0, **(params or {})}
     if stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}

@@ -32,6 +32,7 @@ from laar.core.interfaces import Assessor, Fault, Room, View, WeightSource
 from laar.core.needs import Needs
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
+from laar.core.retrying import Retrying
 from laar.core.stored import StoredObjects, not_stored
 from laar.core.views import view_of
 from laar.errors import RequestError
@@ -104,6 +105,7 @@ class Chooser:
         self.engines = Engines(table)
         self.adapters = Adapters(table)
         self.explorer = Explorer()
+        self.retrying = Retrying()
         self.stored = StoredObjects()
         self.needs = Needs(table)
         self.degraded = Faults()

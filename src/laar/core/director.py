@@ -133,7 +133,9 @@ class Director(Chooser):
             self.comparison.observe(decision, self.table)
         if decision.view is not None and decision.view.weights is not None:
             self._next_weights = None  # the next decision uses new weights
-        flight = decision.flight
+        view, flight = decision.view, decision.flight
+        if view is not None and not request.shadow and request.model in self.settings.aliases:
+            self.retrying.observe(request, view.probability.item(decision.position))
         if decision.reason == TRY and decision.view is not None:
             self.explorer.tried(decision.view, decision.position)
         self.table.decisions += 1

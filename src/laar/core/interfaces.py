@@ -55,6 +55,8 @@ class View:
         base_s: the part of an answer's time that does not grow with the prompt, in seconds.
         times_tried: earlier attempts at the question with the candidate's model.
         cell: language, length bucket and task of the request.
+        wrong_s: seconds that a wrong answer costs the client; None if it asks again, and so pays
+            the next attempt.
         unlike: the request resembles nothing measured, so its probabilities are mostly base rates.
         published: Q as published for LAAR, static and independent of failures; None if not known.
         reported: number of outcomes reported for the candidate's model in the request's class;
@@ -94,6 +96,7 @@ class View:
     base_s: Floats
     times_tried: Floats
     cell: Cell = ("", 0, "")
+    wrong_s: float | None = None
     unlike: bool = False
     published: Floats | None = None
     reported: Floats | None = None

@@ -138,7 +138,9 @@ def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
     if terms.latency_s[rival] < terms.latency_s[winner]:
         if other >= mine:
             return f"is faster ({took}) but {_other_reason(terms, winner, rival)}"
-        return f"is faster ({took}) but right with P={other:.2f} against {mine:.2f}{_on(view)}"
+        price = "" if view.wrong_s is None else f", and a wrong answer costs {view.wrong_s:.0f} s"
+        right = f"right with P={other:.2f} against {mine:.2f}{_on(view)}"
+        return f"is faster ({took}) but {right}{price}"
     slower = f"slower ({took}{_largest_difference(view, terms, winner, rival)})"
     if round(other, 2) > round(mine, 2):
         return f"is more often right (P={other:.2f} against {mine:.2f}) but {slower}"

@@ -306,6 +306,7 @@ class RequestHalf(StreamState):
         if head.objective:
             request.priority = env.rules.priority(head.objective, self._pool)
         request.tried, request.task, request.policy = head.tried, head.task, head.policy
+        request.retries, request.wrong_answer_s = head.retries, head.wrong_answer_s
         request.session = head.session or request.session
         request.conversation_id = facts.conversation_id or request.conversation_id
         request.by_tenant = facts.stores in _BY_TENANT

@@ -321,7 +321,8 @@ def ask_until_correct(
 
     def ask(record: Answered, tried: str) -> None:
         question, number = record.question, len(record.models)
-        request = replace(question.request, id=f"{question.request.id}/{number}", tried=tried)
+        name = f"{question.request.id}/{number}"
+        request = replace(question.request, id=name, tried=tried, retries=max_attempts > 1)
         draw = question.normals[number % len(question.normals)]
         fleet.send(request, question.prompt, lambda ex: judge(record, ex), normal=draw)
 
