@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
+from laar.accuracy.retry import WRONG_ANSWER_S
 from laar.core.apart import ApartRule, Prefiller
 from laar.core.eligible import Eligible
 from laar.core.endpoints import Floats
@@ -44,7 +45,7 @@ class DirectorSettings:
     """How a retry is placed. as-scored: by the policy's scores; among laar's own policies, only
     `laar` considers which models were tried. new-model: every policy reuses a tried model only when
     no other can take the request, and x-laar-exhausted is sent once all have been tried."""
-    wrong_answer_s: Annotated[float | None, Ge(0), Le(MAX_OBJECTIVE_S)] = 600.0
+    wrong_answer_s: Annotated[float | None, Ge(0), Le(MAX_OBJECTIVE_S)] = WRONG_ANSWER_S
     """Seconds that a wrong answer costs a client that does not ask again; x-laar-wrong-answer may
     give another value. A model whose answers are right one time in a hundred more often may take a
     hundredth of this longer. Clients that ask again, by that header or by sending the models tried,
