@@ -134,7 +134,9 @@ class Director(Chooser):
         if decision.view is not None and decision.view.weights is not None:
             self._next_weights = None  # the next decision uses new weights
         view, flight = decision.view, decision.flight
-        if view is not None and not request.shadow and request.model in self.settings.aliases:
+        if request.retries:
+            self.companions.begin(decision)
+        elif view is not None and not request.shadow and request.model in self.settings.aliases:
             self.retrying.observe(request, view.probability.item(decision.position))
         if decision.reason == TRY and decision.view is not None:
             self.explorer.tried(decision.view, decision.position)
@@ -232,6 +234,8 @@ class Director(Chooser):
         if flight.settled:
             return
         flight.settled = True
+        if decision.request.retries:
+            self.companions.end(decision)
         if flight.attempt is not None and flight.attempt.useless:
             end.ok = False  # learn no more from it than from a refusal
         run_steps(self._observers.ending, self.degraded, decision, end)

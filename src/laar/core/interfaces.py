@@ -25,6 +25,7 @@ from laar.prefix.beliefs import Demand
 from laar.prefix.blocks import Chain
 
 if TYPE_CHECKING:
+    from laar.core.companions import Beside
     from laar.tuning.tuner import Weights
     from laar.tuning.windows import Observed
 
@@ -76,6 +77,7 @@ class View:
         chain: the prompt's prefixes; None if no prefixes are recorded.
         fetched_tokens: number of tokens whose prefill takes as long as fetching the text cached
             in slower memory, subtracted from `cached_tokens`; None if none is cached there.
+        beside: the request that this one accompanies; None for nearly all requests.
         fits: whether the candidate can take the request (`laar.core.needs`); None if all can.
         faults: parts of the policy that failed on this request.
     """
@@ -111,6 +113,7 @@ class View:
     apart: Apart | None = None
     chain: Chain | None = None
     fetched_tokens: Floats | None = None
+    beside: Beside | None = None
     fits: Mask | None = None
     faults: tuple[Fault, ...] = ()
 

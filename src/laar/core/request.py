@@ -78,6 +78,8 @@ class Request:
             may be shed first.
         objective: name of that objective; empty if none.
         tried: ``x-laar-tried-models`` as the client sent it: models that answered wrongly.
+        companion_of: id of a request in flight for the same question, from ``x-laar-companion-of``;
+            empty unless this is its companion.
         retries: ``x-laar-wrong-answer: retry``: its client asks again after a wrong answer.
         wrong_answer_s: seconds that a wrong answer costs its client, from the same header; None if
             the client did not say.
@@ -120,6 +122,7 @@ class Request:
     priority: int = 0
     objective: str = ""
     tried: str = ""
+    companion_of: str = ""
     retries: bool = False
     wrong_answer_s: float | None = None
     task: str = ""

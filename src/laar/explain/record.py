@@ -91,11 +91,13 @@ def _decision(record: DecisionRecord) -> dict[str, object]:
         "tried_models": decision.tried[:-1],
         "exhausted": decision.exhausted,
     }
-    # The endpoint that prefills the prompt, the LoRA adapter, whose outcomes do not count for the
-    # model, and what a wrong answer costs, unless that is the next attempt.
+    # The endpoint that prefills the prompt; the LoRA adapter, whose outcomes do not count for the
+    # model; the request that this one accompanies; and what a wrong answer costs, unless that is
+    # the next attempt.
     rare = {
         "prefiller": decision.prefiller and decision.prefiller.address,
         "adapter": decision.flight.adapter,
+        "companion_of": request.companion_of,
         "wrong_answer_s": None if view is None else view.wrong_s,
     }
     return fields | {name: value for name, value in rare.items() if value}

@@ -66,6 +66,12 @@ def _who_won(record: DecisionRecord) -> str:
             f"{winner} was explored: only {known:.0f} outcomes of its model are known for requests "
             "like this, and it is not much slower."
         )
+    if (first := view.beside) is not None and first.together_s is not None:
+        return (
+            f"{winner} was asked beside {first.model}: the first correct answer of the two is "
+            f"expected after {_seconds(float(first.together_s[at]))}, instead of "
+            f"{_seconds(first.alone_s)}.{degraded}"
+        )
     if decision.reason == TRY:
         return f"{winner} was tried: it is idle, has seldom answered, and might be the fastest."
     if view.unlike and decision.policy.startswith("laar"):

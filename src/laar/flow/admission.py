@@ -27,6 +27,7 @@ import numpy as np
 
 from laar.accuracy.assessor import PlainAssessor
 from laar.core.away import may_come
+from laar.core.companions import not_worth_it
 from laar.core.decision import Decision
 from laar.core.director import Director
 from laar.core.endpoints import Mask, Slots
@@ -198,6 +199,8 @@ class Admission:
         return max(0.0, now - first)
 
     def _hold(self, item: Item, now: float) -> Decision | int:
+        if item.request.companion_of:
+            raise not_worth_it()
         # Count the body as received and as parsed, with up to four bytes per character.
         body_bytes = item.body_bytes + sum(map(sys.getsizeof, item.request.spans))
         # In a lane of their own, turns that wait for a place hold up no other requests.

@@ -58,6 +58,8 @@ Envoy's retry policy (`laar.protocol.stream.attempts`)."""
 
 TRIED = "x-laar-tried-models"
 TASK = "x-laar-task"
+COMPANION_OF = "x-laar-companion-of"
+"""The `REQUEST_ID` of a request in flight for the same question, whose companion this one is."""
 WRONG_ANSWER = "x-laar-wrong-answer"
 """What a wrong answer costs the client: seconds, or `RETRY` if it then asks again."""
 RETRY = "retry"
@@ -149,6 +151,7 @@ CONTROL_HEADERS = frozenset(
         OBJECTIVE,
         REWRITE,
         TRIED,
+        COMPANION_OF,
         WRONG_ANSWER,
         TASK,
         POLICY,
@@ -211,6 +214,7 @@ class Head:
     trace_state: str
     control: tuple[str, ...]
     tried: str = ""
+    companion_of: str = ""
     retries: bool = False
     wrong_answer_s: float | None = None
     task: str = ""
@@ -276,6 +280,7 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
             return get(LLM_D.get(name, ""), "") or get(name, "")
 
         head.tried = get(TRIED, "")
+        head.companion_of = get(COMPANION_OF, "")
         if wrong := get(WRONG_ANSWER, "").strip().lower():
             head.retries, head.wrong_answer_s = wrong == RETRY, seconds_of(wrong)
         head.task = name_of(get(TASK, ""))

@@ -54,6 +54,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from laar.core.companions import COMPANION
 from laar.core.cost import CostWeights, Terms, scores_of_costs, until_correct
 from laar.core.endpoints import Floats
 from laar.core.engines import Engines
@@ -126,6 +127,9 @@ class Outlook:
             transfer_s=transfer_s,
             outlook=inputs.engine.outlook,
         )
+        if view.beside is not None:
+            view.reason = COMPANION
+            cost_s = view.terms.cost_s = view.beside.costs(view, view.terms)
         return scores_of_costs(cost_s)
 
 

@@ -307,7 +307,9 @@ class RequestHalf(StreamState):
             request.priority = env.rules.priority(head.objective, self._pool)
         request.tried, request.task, request.policy = head.tried, head.task, head.policy
         request.retries, request.wrong_answer_s = head.retries, head.wrong_answer_s
-        request.session = head.session or request.session
+        request.companion_of = head.companion_of
+        # A session's context has one place; its companion, which may be cancelled, gets none.
+        request.session = "" if head.companion_of else head.session or request.session
         request.conversation_id = facts.conversation_id or request.conversation_id
         request.by_tenant = facts.stores in _BY_TENANT
         request.ttft_objective_s = head.ttft_objective_s
@@ -373,7 +375,7 @@ class RequestHalf(StreamState):
             self.unspliced += 1  # the body still goes to the chosen endpoint
 
     def _refuse(self, error: RequestError, out: list[Action]) -> RequestPhase:
-        if self.shadow:  # any endpoint can refuse an unknown name
+        if self.shadow and not self._head.companion_of:  # any endpoint can refuse an unknown name
             model = "" if error.reason == "unknown-model" else self.asked or None
             return self._stand_aside(out, model)
         self.refuse_rework()
