@@ -285,6 +285,7 @@ class Answered:
         latencies_s: the seconds of each.
         correct: whether the last answer was correct.
         ttca_s: time to correct answer; a lower bound if no answer was correct.
+        ended_s: when it ended.
         engine_s: seconds that its requests were at endpoints, those cancelled included.
     """
 
@@ -293,6 +294,7 @@ class Answered:
     latencies_s: list[float] = field(default_factory=list)
     correct: bool = False
     ttca_s: float = 0.0
+    ended_s: float = 0.0
     engine_s: float = 0.0
 
 
@@ -401,5 +403,5 @@ class _Asking:
         elif not gone:
             self.ask()
         if record.correct or not self.in_flight:
-            record.ttca_s = now - self.began_s
+            record.ttca_s, record.ended_s = now - self.began_s, now
             self.over()
