@@ -344,11 +344,14 @@ class Admission:
                 slots = view.slots if view.fits is None else view.slots[view.fits]
                 reach = sum(1 << slot for slot in slots.tolist())
         self._tickets += 1
+        objective_s = self.queue.settings.objective_of(request, work_s)
         subset = "" if request.subset is None else "\0" + ",".join(sorted(request.subset))
         return Item(
             id=self._tickets,
             arrival_s=now,
-            objective_s=self.queue.settings.objective_of(request, work_s),
+            objective_s=objective_s,
+            # No client can claim more urgency than zero slack, whatever it says it has tried.
+            earlier_s=min(_attempted_s(view), max(objective_s - work_s, 0.0)),
             longest_s=math.inf if request.ttft_objective_s is None else request.ttft_objective_s,
             work_s=work_s,
             tokens=int(tokens),
@@ -502,6 +505,15 @@ class Admission:
                 self.on_turn(slot, decision.flight.receipt, context)
         else:
             self._turns.pop(decision.id, None)
+
+
+def _attempted_s(view: View | None) -> float:
+    """Return how long a retry's earlier attempts took, as estimated for an idle fleet."""
+    if view is None or view.terms is None or not np.count_nonzero(view.times_tried):
+        return 0.0
+    tried, of = view.times_tried > 0.0, view.table.model_id[view.slots]
+    alone_s = view.times_tried * (view.terms.base_s + view.terms.prefill_s)
+    return sum(float(alone_s[of == model].mean()) for model in set(of[tried].tolist()))
 
 
 def _session(request: Request) -> str:
