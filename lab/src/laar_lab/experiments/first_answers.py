@@ -31,11 +31,13 @@ from laar_lab.experiment import Scope
 from laar_lab.experiments.laar_ladder import _asked as lookups_asked
 from laar_lab.experiments.lookups import World, sites_of, uncached, world_of
 from laar_lab.experiments.real_questions import RecordsWorld, records_world
-from laar_lab.experiments.unseen_tasks import RECORDS
 from laar_lab.report import Report, Table, Value
 from laar_lab.sim.fleet import FleetSettings, VirtualFleet, ask_until_correct
 from laar_lab.statistics import estimate
 from laar_lab.sweep import grid, sweep
+
+RECORDS = "correctness-9-models.jsonl.gz"
+"""The file of graded answers in `--data`."""
 
 USERS = (1, 8, 32)
 _LOADED = 0
