@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from typing import Any
 
 import orjson
@@ -18,6 +19,7 @@ from laar.client import (
 from laar.client.until import MAX_WAIT_S
 from laar.client.wire import Deltas
 from laar.errors import SettingError
+from support import eventually
 from support.scripted_fleet import ScriptedFleet, completion
 
 MESSAGES = [{"role": "user", "content": "what is it?"}]
@@ -373,3 +375,106 @@ async def test_the_first_token_may_be_reasoning(serve: Any, written: dict[str, A
     assert attempt.ttft_s is not None
     assert attempt.ttft_s > 0.4
     assert attempt.latency_s - attempt.ttft_s > 0.75
+
+
+def pair(times: dict[str, float], right: str, refusals: list[str]) -> Any:
+    """Return a script that answers like a picker of models with these times, in turn."""
+    names = list(times)
+    sent: list[str] = []
+
+    def script(number: int, body: dict[str, Any]) -> Any:
+        if number == 1 and refusals:
+            return web.Response(status=409, headers={"x-laar-reason": refusals.pop(0)}, text="no")
+        name = names[len(sent)]
+        sent.append(name)
+        text = "42" if name == right else "no idea"
+        of = {"x-laar-model": name, "x-laar-tried-models": ",".join(sent)}
+        return Delayed(times[name], completion(text, of))
+
+    return script
+
+
+@dataclasses.dataclass
+class Delayed:
+    """A response after some seconds."""
+
+    after_s: float
+    answer: web.Response
+
+
+class Pairs(ScriptedFleet):
+    """A scripted fleet that records the requests whose clients went away."""
+
+    gone: list[str]
+
+    async def complete(self, request: web.Request) -> web.StreamResponse:
+        self.bodies.append(await request.json())
+        self.headers.append({k.lower(): v for k, v in request.headers.items()})
+        made = self.script(len(self.bodies) - 1, self.bodies[-1])
+        if isinstance(made, Delayed):
+            try:
+                await asyncio.sleep(made.after_s)
+            except asyncio.CancelledError:
+                self.gone.append(made.answer.headers["x-laar-model"])
+                raise
+            return made.answer
+        return made
+
+
+@pytest.fixture
+async def pairs() -> Any:
+    runners: list[web.AppRunner] = []
+
+    async def start(script: Any) -> Pairs:
+        fleet = Pairs(script)
+        fleet.gone = []
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", fleet.complete)
+        runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
+        await runner.setup()
+        runners.append(runner)
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        fleet.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        return fleet
+
+    yield start
+    for runner in runners:
+        await runner.cleanup()
+
+
+@shapes
+async def test_of_two_at_once_the_first_correct_answer_counts(pairs: Any, shape: str) -> None:
+    fleet = await pairs(pair({"a": 30.0, "b": 0.0}, "b", []))
+    outcome = await ask(shape, fleet, at_once=2)
+    assert (outcome.correct, [a.model for a in outcome.attempts]) == (True, ["b"])
+    first, second = fleet.headers
+    assert second["x-laar-companion-of"] == first["x-request-id"]
+    assert "x-laar-companion-of" not in first
+    assert [h["x-laar-wrong-answer"] for h in fleet.headers] == ["retry", "retry"]
+    await eventually(lambda: fleet.gone == ["a"], what="the cancelled request")
+
+
+async def test_a_wrong_answer_is_followed_by_another_companion(pairs: Any) -> None:
+    fleet = await pairs(pair({"a": 30.0, "b": 0.0, "c": 0.0}, "c", []))
+    outcome = await ask("aiohttp", fleet, at_once=2)
+    assert [(a.model, a.correct) for a in outcome.attempts] == [("b", False), ("c", True)]
+    assert fleet.headers[2]["x-laar-companion-of"] == fleet.headers[0]["x-request-id"]
+    assert fleet.headers[2]["x-laar-tried-models"] == "a,b"
+
+
+async def test_a_refused_companion_is_no_attempt(pairs: Any) -> None:
+    fleet = await pairs(pair({"a": 0.3, "b": 0.2, "c": 30.0}, "b", ["not-worth-it"]))
+    outcome = await ask("aiohttp", fleet, at_once=2)
+    assert [(a.model, a.correct) for a in outcome.attempts] == [("a", False), ("b", True)]
+    assert ["x-laar-companion-of" in h for h in fleet.headers] == [False, True, False, True]
+    fleet = await pairs(pair({"a": 30.0, "b": 0.0}, "b", ["no-companion"]))
+    assert [a.model for a in (await ask("aiohttp", fleet, at_once=2)).attempts] == ["b"]
+    assert len(fleet.headers) == 3  # sent again, as the first had not arrived
+
+
+async def test_no_more_attempts_than_allowed_are_made_at_once(pairs: Any) -> None:
+    fleet = await pairs(pair({"a": 0.1, "b": 0.0, "c": 0.0}, "c", []))
+    outcome = await ask("aiohttp", fleet, at_once=2, max_attempts=2)
+    assert (len(fleet.headers), outcome.correct) == (2, False)
+    with pytest.raises(SettingError, match="at_once is 3"):
+        await ask("aiohttp", fleet, at_once=3)

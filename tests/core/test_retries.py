@@ -50,7 +50,9 @@ def director(**settings: object) -> Director:
 
 
 def ask(d: Director, tried: str = "") -> Decision:
-    request = Request(id="r", api=Api.CHAT, model="auto", question="q", chars=400, tried=tried)
+    request = Request(
+        id="r", api=Api.CHAT, model="auto", question="q", chars=400, tried=tried, retries=True
+    )
     return d.choose(request, 0.0)
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laar.accuracy.capability import SpeedPrior
 from laar.core.decision import Completion, Decision
 from laar.core.endpoints import Reading
 from laar.core.membership import ROLE_LABEL, EndpointSpec
@@ -542,3 +543,22 @@ def test_a_long_prompt_leaves_half_of_its_prefiller_to_short_ones():
     gate.answering(long)
     assert not gate.load.longs
     assert sent(gate.dispatch(1.0)) == ["4"]
+
+
+@pytest.mark.parametrize("claimed", ["one", "one,one,one,one", "one,one,nobody,ghost"])
+def test_a_retry_has_less_slack_but_no_more_urgency_than_a_request_without_any(claimed):
+    director = director_of(*(EndpointSpec(address=m, models=(m,)) for m in ("one", "two")))
+    director.engines.reassess(lambda _model: SpeedPrior(answer_s=5.0))
+    gate = admission(director, objective_base_s=20.0)
+    busy = [gate.ask(request(at, model=m), 0.0) for at, m in enumerate(("one", "two"))]
+    for at in (2, 3):
+        gate.ask(request(at, model="auto"), 0.0)
+    gate.ask(request("retry", model="auto", tried=claimed), 1.0)
+    gate.ask(request("urgent", model="auto", ttft_objective_s=0.001), 1.0)
+    order = []
+    for _ in range(4):
+        end(gate, director, busy.pop(), 1.5)
+        (outcome,) = gate.dispatch(1.5)
+        order.append(outcome.verdict.request.id)
+        busy.append(outcome.verdict)
+    assert order == ["urgent", "retry", "2", "3"]

@@ -26,6 +26,7 @@ SHORTER = Claim(
     bound=0.9,
     seeds=10,
     paper="a paper",
+    largest=0.6,
 )
 AS_GOOD = replace(SHORTER, bound=1.03, paper="")
 
@@ -45,6 +46,7 @@ def verdict(claim: Claim, *seen: Seen) -> str:
 @pytest.mark.parametrize(
     ("ratio", "expected"),
     [
+        (0.5, "larger than published"),
         (0.8, "reproduced"),
         (0.95, "reproduced in kind"),
         (1.0, "not reproduced"),

@@ -21,7 +21,8 @@ With fewer seeds than the claim requires, there is no verdict. Outcomes:
 * `contrary`: the opposite direction is shown.
 * `open`: none of these.
 
-Tables call a paper's claim reproduced, reproduced in kind, contradicted or not reproduced. laar's
+Tables call a paper's claim reproduced, reproduced in kind, contradicted or not reproduced, or, if
+it is shown with far more than was published, larger than published. laar's
 own claims are "beyond the paper": shown, in kind only, refuted or not shown.
 """
 
@@ -78,6 +79,8 @@ class Claim:
         family: name shared by claims that are corrected together; `ALONE` for no correction.
         kind: effect beyond which the claim holds in kind; by default, no difference. A level
             without it can't be contradicted.
+        largest: the largest published effect, in this unit. If the whole interval is beyond it, the
+            claim is not reproduced but larger than published: the regime is another.
         why: the reason, if known, why the result differs from the claim.
     """
 
@@ -93,6 +96,7 @@ class Claim:
     parts: Literal["all", "any"] = "all"
     family: str = "claims"
     kind: float | None = None
+    largest: float | None = None
     why: str = ""
 
     def __post_init__(self) -> None:
@@ -174,12 +178,22 @@ class Judged:
         if not self.claim.paper:
             ours = {"shown": "shown", "in kind": "in kind only", "contrary": "refuted"}
             return f"beyond the paper: {ours.get(self.outcome, 'not shown')}"
+        if self.larger:
+            return "larger than published"
         theirs = {
             "shown": "reproduced",
             "in kind": "reproduced in kind",
             "contrary": "contradicted",
         }
         return theirs.get(self.outcome, "not reproduced")
+
+    @property
+    def larger(self) -> bool:
+        """Whether the claim is shown, with more than the largest published effect."""
+        largest = self.claim.largest
+        if self.outcome != "shown" or largest is None:
+            return False
+        return self.high < largest if self._below else self.low > largest
 
     @property
     def ours(self) -> str:

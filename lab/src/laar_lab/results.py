@@ -44,6 +44,8 @@ declared before the run:
 
 * **reproduced**: a paper's claim is shown with the required size; **in kind**: only its direction;
 * **contradicted**: the opposite is shown; **not reproduced**: neither is;
+* **larger than published**: shown, but with an interval beyond the largest published figure, so the
+  simulated fleet is in another regime; `lab/claims.md` has the reason;
 * **shown**, **in kind only**, **refuted**, **not shown**: the same for laar's own claims.
 
 A row counts the claims by verdict, and names all that are not shown. Its figure is that of the
@@ -356,7 +358,7 @@ def _rows(experiment: Experiment, run: Stored | None) -> Iterator[tuple[str, str
             seen += f". {one.power}"
         cells = (one.claim.says, _published(one.claim), seen, _asked(one.claim), one.verdict)
         note = ""
-        if one.outcome != "shown" and one.claim.why:
+        if (one.outcome != "shown" or one.larger) and one.claim.why:
             note = f"* {experiment.name}, {one.claim.name} ({one.verdict}): {one.claim.why}"
         yield _row(*cells, str(one.seeds), _code_of(run), f"`{run.command}`"), note
 

@@ -13,10 +13,11 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import wraps
+from dataclasses import dataclass, field
+from functools import partial, wraps
 from time import time
 from typing import ParamSpec, TypeVar
+from uuid import uuid4
 
 import aiohttp
 
@@ -34,6 +35,13 @@ MAX_WAIT_S = 30.0
 """Maximum pause between attempts, whatever `retry-after` asks for."""
 
 _FIRST_WAIT_S = 0.5
+
+_COMPANION_S = (0.01, 0.1, 0.5)
+"""Pauses before a companion is sent and, if the request that it accompanies has not reached the
+picker yet, sent again."""
+
+_REFUSED = 409
+"""Status of a companion that is not worth what it costs others, or is not known."""
 
 Message = Mapping[str, object]
 Check = Callable[[str], bool]
@@ -96,6 +104,7 @@ async def until_correct(
     session: aiohttp.ClientSession | None = None,
     model: str = "auto",
     max_attempts: int = 10,
+    at_once: int = 1,
     stop_when_exhausted: bool = True,
     stream: bool = False,
     headers: Mapping[str, str] | None = None,
@@ -115,6 +124,9 @@ async def until_correct(
         session: an aiohttp session to share connections with.
         model: model name; a virtual name lets the picker choose, a concrete name restricts it.
         max_attempts: attempts after which the outcome is censored; the paper's cap R.
+        at_once: 2 to ask a second model at the same time, take the first correct answer and cancel
+            the other request. The picker refuses the second where it is not worth what it costs
+            others; there is then one request, as without.
         stop_when_exhausted: stop once every model has been tried.
         stream: ask for a stream; attempts then include their time to first token.
         headers: headers of each attempt, such as ``authorization`` or ``x-laar-task``.
@@ -122,41 +134,101 @@ async def until_correct(
         timeout_s: timeout of one attempt.
 
     Raises:
-        SettingError: `base_url` is not a URL, `max_attempts` is below 1, or `check` is
-            asynchronous.
+        SettingError: `base_url` is not a URL, `max_attempts` is below 1, `at_once` is neither 1
+            nor 2, or `check` is asynchronous.
     """
     if max_attempts < 1:
         raise SettingError(f"max_attempts is {max_attempts}; at least one attempt is needed")
-    url, sent = completions_url(base_url), dict(headers or {})
+    if at_once not in (1, 2):
+        raise SettingError(f"at_once is {at_once}; 1 or 2 models can be asked at once")
+    url, sent = completions_url(base_url), {names.WRONG_ANSWER: names.RETRY, **(headers or {})}
     body = {"model": model, "messages": list(messages), "temperature": 0, **(params or {})}
     if stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     made: list[Attempt] = []
-    waited_s, exhausted = 0.0, False
+    running: dict[asyncio.Task[tuple[Reply, float]], _Sent] = {}
+    now_s, waited_s, exhausted, ends, may_pair = 0.0, 0.0, False, False, True
     async with contextlib.AsyncExitStack() as stack:
         if session is None:
             session = await stack.enter_async_context(aiohttp.ClientSession())
-        while len(made) < max_attempts and not exhausted:
-            await asyncio.sleep(waited_s)
-            reply = await post(session, url, body, sent, timeout_s)
-            made.append(judged(reply, check, waited_s))
+        stack.push_async_callback(_cancel, running)
+        while True:
+            while (
+                not ends
+                and len(made) + len(running) < max_attempts
+                and (not running or (may_pair and len(running) < at_once))
+            ):
+                ask = _Sent(now_s, next((one.id for one in running.values()), ""))
+                own = sent | (ask.headers if at_once > 1 else {})
+                pauses = _COMPANION_S if ask.companion_of else (waited_s,)
+                send = partial(post, session, url, body, own, timeout_s)
+                running[asyncio.create_task(_post_after(pauses, send))] = ask
+            if not running:
+                break
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            task = next(each for each in running if each.done())
+            ask, (reply, paused_s) = running.pop(task), task.result()
+            if ask.companion_of and reply.status == _REFUSED:
+                may_pair = False
+                continue
+            may_pair = True
+            now_s = ask.began_s + paused_s + reply.latency_s
+            made.append(judged(reply, check, paused_s))
             if made[-1].correct or (reply.status not in RETRYABLE and reply.status != 200):
                 break
             if tried := reply.headers.get(names.TRIED):
-                sent[names.TRIED] = tried
+                of, earlier = tried.split(","), sent.get(names.TRIED)
+                others = [] if earlier is None else earlier.split(",")
+                sent[names.TRIED] = ",".join([*of, *(one for one in others if one not in of)])
             # A refused request may succeed next time, so its model does not count as tried.
             is_last = reply.status == 200 and reply.headers.get(names.EXHAUSTED) == "true"
-            exhausted = stop_when_exhausted and is_last
+            exhausted = ends = exhausted or (stop_when_exhausted and is_last)
             waited_s = pause_s(reply, len(made))
     answers = [attempt.answer for attempt in made if attempt.answer is not None]
     return Outcome(
         answer=answers[-1] if answers else None,
         correct=made[-1].correct,
         attempts=tuple(made),
-        ttca_s=sum(attempt.waited_s + attempt.latency_s for attempt in made),
+        ttca_s=now_s,
         censored=not made[-1].correct,
-        exhausted=exhausted,
+        exhausted=exhausted and not made[-1].correct,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A request in flight: when it began, and the request that it accompanies, if any."""
+
+    began_s: float
+    companion_of: str
+    id: str = field(default_factory=lambda: uuid4().hex)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers from which the picker knows which requests belong together."""
+        of = {names.COMPANION_OF: self.companion_of} if self.companion_of else {}
+        return {names.REQUEST_ID: self.id, **of}
+
+
+async def _post_after(
+    pauses_s: Sequence[float], send: Callable[[], Awaitable[Reply]]
+) -> tuple[Reply, float]:
+    """Post after the first pause, and after the next if the first request is not known yet."""
+    paused_s = 0.0
+    for pause_s in pauses_s:
+        paused_s += pause_s
+        await asyncio.sleep(pause_s)
+        reply = await send()
+        if reply.headers.get(names.REASON) != "no-companion":
+            break
+    return reply, paused_s
+
+
+async def _cancel(running: Mapping[asyncio.Task[tuple[Reply, float]], _Sent]) -> None:
+    """Cancel the requests in flight: their connections close, and the engines drop them."""
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
 
 
 def judged(reply: Reply, check: Check, waited_s: float) -> Attempt:

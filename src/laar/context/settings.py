@@ -96,7 +96,7 @@ class ContextSettings:
     """Minimum number of documents in a list that is changed; shorter lists gain little."""
     annotate: Annotated[bool, FIXED] = True
     """Whether a note after reordered documents tells the model their original order; 5 to 6 tokens
-    per document. Without it, measured accuracy was lower."""
+    per document. Without it, the paper measured a lower accuracy."""
     relabel: bool = False
     """Whether documents may move while their ascending labels stay in place. Only for routes where
     nobody uses the numbers."""

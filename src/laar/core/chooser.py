@@ -21,6 +21,7 @@ from laar.core.adapters import Adapters
 from laar.core.apart import Prefiller, may_be_apart
 from laar.core.attempts import kinds_of, traits
 from laar.core.candidates import Candidates, Group
+from laar.core.companions import Companions, beside, check_worth
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
 from laar.core.eligible import Eligible, able_to_take, in_all, prefer
 from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
@@ -32,6 +33,7 @@ from laar.core.interfaces import Assessor, Fault, Room, View, WeightSource
 from laar.core.needs import Needs
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
+from laar.core.retrying import Retrying
 from laar.core.stored import StoredObjects, not_stored
 from laar.core.views import view_of
 from laar.errors import RequestError
@@ -104,6 +106,8 @@ class Chooser:
         self.engines = Engines(table)
         self.adapters = Adapters(table)
         self.explorer = Explorer()
+        self.retrying = Retrying()
+        self.companions = Companions()
         self.stored = StoredObjects()
         self.needs = Needs(table)
         self.degraded = Faults()
@@ -140,7 +144,7 @@ class Chooser:
         Raises:
             RequestError: 404 when no endpoint ever served the model, or stores what the request
                 names, 400 when it names no model and several are served, 503 when none can be
-                chosen.
+                chosen, 409 when it is not worth to accompany another request.
             NoRoomError: no candidate has room.
         """
         group, earlier = self._group(request, now)
@@ -161,7 +165,11 @@ class Chooser:
                 view, tokens_of, degraded = view_of(self, request, earlier, group, weights, now)
                 fits, able = self._fitting(view, group, tokens_of)
             view.fits = fits
+        if request.companion_of:
+            view.beside = beside(self.companions.first_of(request), view)
         ranking = self._rank(policy, view, group, room, degraded)
+        if view.beside is not None:
+            check_worth(view, ranking.order[0])
         version = tuned.version if tuned else 0
         return self._decision(
             request, group, ranking, now, new_id, earlier, able, version=version, priority=priority
@@ -280,6 +288,8 @@ class Chooser:
         if request.tried:
             earlier, ignored = parse_tried(request.tried, self.table.models)
             self.ignored_tried += ignored
+        if request.companion_of:
+            earlier = (*earlier, self.companions.first_of(request).flight.model)
         if group.standing.trials and not request.shadow:
             group = self.candidates.with_trial(group, earlier, now)
         if group.prefillers is not None and (

@@ -1,8 +1,10 @@
 """The parts of a cost: its weights, its terms, and the price of a wrong answer.
 
-    cost = seconds / (A * Q) * penalty ** times_tried
+    cost = (seconds / A + (1 - Q) * wrong) * penalty ** times_tried
 
 `A` is P(the endpoint answers), `Q` is P(the answer is correct), given the models that failed.
+`wrong` is what a wrong answer costs the client. If it asks again, that is the cost of the next
+attempt, which is assumed to equal this one's, so the sum is `seconds / (A * Q)`.
 `laar.policies.laar.outlook` computes the default policy's seconds. All values are vectors over the
 candidates.
 """
@@ -94,15 +96,31 @@ class Terms:
 
 
 def until_correct(
-    seconds: Floats, probability: Floats, times_tried: Floats, answers: Floats | None
+    seconds: Floats,
+    probability: Floats,
+    times_tried: Floats,
+    answers: Floats | None,
+    wrong_s: float | None = None,
 ) -> tuple[Floats, Floats]:
     """Return the expected seconds to a correct answer, retry penalty included, and the penalty.
 
     The penalty exceeds the spread of the costs, so a tried model comes after all untried ones.
+
+    Args:
+        seconds: what an attempt costs.
+        probability: Q.
+        times_tried: earlier attempts with the candidate's model.
+        answers: A; None means 1.
+        wrong_s: what a wrong answer costs the client; None if it then pays the next attempt. The
+            part that no candidate avoids is left out, so that near-ties stay near.
     """
-    expected = seconds / np.maximum(probability, MIN_PROBABILITY)
+    expected = seconds
     if answers is not None:
         expected = expected / np.maximum(answers, MIN_PROBABILITY)
+    if wrong_s is None:
+        expected = expected / np.maximum(probability, MIN_PROBABILITY)
+    else:
+        expected = expected + wrong_s * (np.maximum.reduce(probability) - probability)
     if not np.count_nonzero(times_tried):
         return expected, times_tried + 1.0
     past_all = _PAST_A_NEAR_TIE * expected.max() / max(expected.min(), 1e-12)

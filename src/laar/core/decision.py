@@ -9,13 +9,14 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
+from laar.accuracy.retry import WRONG_ANSWER_S
 from laar.core.apart import ApartRule, Prefiller
 from laar.core.eligible import Eligible
 from laar.core.endpoints import Floats
 from laar.core.engines import Began
 from laar.core.interfaces import View
 from laar.core.membership import PLAIN, Way
-from laar.core.request import Request
+from laar.core.request import MAX_OBJECTIVE_S, Request
 from laar.declaring import FIXED, Applies
 from laar.health import Attempt
 from laar.prefix.index import Receipt
@@ -44,6 +45,11 @@ class DirectorSettings:
     """How a retry is placed. as-scored: by the policy's scores; among laar's own policies, only
     `laar` considers which models were tried. new-model: every policy reuses a tried model only when
     no other can take the request, and x-laar-exhausted is sent once all have been tried."""
+    wrong_answer_s: Annotated[float | None, Ge(0), Le(MAX_OBJECTIVE_S)] = WRONG_ANSWER_S
+    """Seconds that a wrong answer costs a client that does not ask again; x-laar-wrong-answer may
+    give another value. A model whose answers are right one time in a hundred more often may take a
+    hundredth of this longer. Clients that ask again, by that header or by sending the models tried,
+    pay for a wrong answer with the next attempt instead; null treats all clients so."""
     apart: ApartRule = "by-cost"
     """When one endpoint prefills a prompt and another answers, given llm-d's roles (label
     llm-d.ai/role). by-cost: if a prefill next to the answers in progress costs more than a prefill

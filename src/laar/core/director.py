@@ -133,7 +133,11 @@ class Director(Chooser):
             self.comparison.observe(decision, self.table)
         if decision.view is not None and decision.view.weights is not None:
             self._next_weights = None  # the next decision uses new weights
-        flight = decision.flight
+        view, flight = decision.view, decision.flight
+        if request.retries:
+            self.companions.begin(decision)
+        elif view is not None and not request.shadow and request.model in self.settings.aliases:
+            self.retrying.observe(request, view.probability.item(decision.position))
         if decision.reason == TRY and decision.view is not None:
             self.explorer.tried(decision.view, decision.position)
         self.table.decisions += 1
@@ -230,6 +234,8 @@ class Director(Chooser):
         if flight.settled:
             return
         flight.settled = True
+        if decision.request.retries:
+            self.companions.end(decision)
         if flight.attempt is not None and flight.attempt.useless:
             end.ok = False  # learn no more from it than from a refusal
         run_steps(self._observers.ending, self.degraded, decision, end)

@@ -25,6 +25,7 @@ from laar.prefix.beliefs import Demand
 from laar.prefix.blocks import Chain
 
 if TYPE_CHECKING:
+    from laar.core.companions import Beside
     from laar.tuning.tuner import Weights
     from laar.tuning.windows import Observed
 
@@ -55,6 +56,8 @@ class View:
         base_s: the part of an answer's time that does not grow with the prompt, in seconds.
         times_tried: earlier attempts at the question with the candidate's model.
         cell: language, length bucket and task of the request.
+        wrong_s: seconds that a wrong answer costs the client; None if it asks again, and so pays
+            the next attempt.
         unlike: the request resembles nothing measured, so its probabilities are mostly base rates.
         published: Q as published for LAAR, static and independent of failures; None if not known.
         reported: number of outcomes reported for the candidate's model in the request's class;
@@ -74,6 +77,7 @@ class View:
         chain: the prompt's prefixes; None if no prefixes are recorded.
         fetched_tokens: number of tokens whose prefill takes as long as fetching the text cached
             in slower memory, subtracted from `cached_tokens`; None if none is cached there.
+        beside: the request that this one accompanies; None for nearly all requests.
         fits: whether the candidate can take the request (`laar.core.needs`); None if all can.
         faults: parts of the policy that failed on this request.
     """
@@ -94,6 +98,7 @@ class View:
     base_s: Floats
     times_tried: Floats
     cell: Cell = ("", 0, "")
+    wrong_s: float | None = None
     unlike: bool = False
     published: Floats | None = None
     reported: Floats | None = None
@@ -108,6 +113,7 @@ class View:
     apart: Apart | None = None
     chain: Chain | None = None
     fetched_tokens: Floats | None = None
+    beside: Beside | None = None
     fits: Mask | None = None
     faults: tuple[Fault, ...] = ()
 

@@ -14,7 +14,8 @@ from enum import StrEnum
 from typing import Any
 
 MAX_OBJECTIVE_S = 3600.0
-"""Longest accepted TTFT objective, since Envoy holds no request for longer."""
+"""Longest accepted TTFT objective, since Envoy holds no request for longer, and highest accepted
+price of a wrong answer."""
 
 
 class Api(StrEnum):
@@ -78,6 +79,11 @@ class Request:
             may be shed first.
         objective: name of that objective; empty if none.
         tried: ``x-laar-tried-models`` as the client sent it: models that answered wrongly.
+        companion_of: id of a request in flight for the same question, from ``x-laar-companion-of``;
+            empty unless this is its companion.
+        retries: ``x-laar-wrong-answer: retry``: its client asks again after a wrong answer.
+        wrong_answer_s: seconds that a wrong answer costs its client, from the same header; None if
+            the client did not say.
         task: ``x-laar-task``; empty to detect it.
         policy: ``x-laar-policy``; empty means the settings' policy.
         session: session it belongs to, from ``x-laar-session`` or the names that agents and APIs
@@ -124,6 +130,9 @@ class Request:
     priority: int = 0
     objective: str = ""
     tried: str = ""
+    companion_of: str = ""
+    retries: bool = False
+    wrong_answer_s: float | None = None
     task: str = ""
     policy: str = ""
     session: str = ""

@@ -44,7 +44,8 @@ def view_of(
     slots, model_id, standing = group.slots, group.model_id, group.standing
     models: Sequence[str] = table.models
     judged, weights_of = model_id, group.weights
-    if weights_of and request.model in settings.aliases:
+    is_open = request.model in settings.aliases
+    if weights_of and is_open:
         models, judged = _judged(chooser, request, slots, model_id)
     try:
         known = chooser.assessor.assess(request, models, tried, now)
@@ -94,6 +95,9 @@ def view_of(
     if weights_of:
         of = chooser.engines.constants(slots)
         load_s = chooser.adapters.price(slots, request.model, float(of.answer_s.mean()))
+    wrong_s = request.wrong_answer_s
+    if wrong_s is None and is_open and not chooser.retrying.expects(request):
+        wrong_s = settings.wrong_answer_s
     paces = chooser.engines.paces
     view = View(
         request=request,
@@ -112,6 +116,7 @@ def view_of(
         base_s=known.base_s[model_id],
         times_tried=_times_tried(table.models, tried)[model_id] if tried else np.zeros(len(slots)),
         cell=known.cell,
+        wrong_s=wrong_s,
         engines=chooser.engines,
         demand=demand,
         again=None if again is None else again[slots],

@@ -31,7 +31,8 @@ def shown(record: DecisionRecord, *, explained: bool = False) -> dict[str, objec
     """Return the decision as plain JSON values.
 
     `picked` is a position in `candidates`, the best `MAX_ROWS` of them; cost terms are missing if
-    the policy has no cost. `unlike` is present if the request is unlike anything measured, so that
+    the policy has no cost. `wrong_answer_s` is missing if the client pays for a wrong answer with
+    the next attempt. `unlike` is present if the request is unlike anything measured, so that
     probabilities are mostly base rates. `tuner` is present while a tuner sets the weights; its
     `window` is the one that the outcome belongs to, or 0. `compared` is present if another policy
     was asked (`laar.core.decision.Compared`).
@@ -90,11 +91,14 @@ def _decision(record: DecisionRecord) -> dict[str, object]:
         "tried_models": decision.tried[:-1],
         "exhausted": decision.exhausted,
     }
-    # The endpoint that prefills the prompt, and the LoRA adapter, whose outcomes do not count for
-    # the model; most decisions have neither.
+    # The endpoint that prefills the prompt; the LoRA adapter, whose outcomes do not count for the
+    # model; the request that this one accompanies; and what a wrong answer costs, unless that is
+    # the next attempt.
     rare = {
         "prefiller": decision.prefiller and decision.prefiller.address,
         "adapter": decision.flight.adapter,
+        "companion_of": request.companion_of,
+        "wrong_answer_s": None if view is None else view.wrong_s,
     }
     return fields | {name: value for name, value in rare.items() if value}
 

@@ -66,6 +66,12 @@ def _who_won(record: DecisionRecord) -> str:
             f"{winner} was explored: only {known:.0f} outcomes of its model are known for requests "
             "like this, and it is not much slower."
         )
+    if (first := view.beside) is not None and first.together_s is not None:
+        return (
+            f"{winner} was asked beside {first.model}: the first correct answer of the two is "
+            f"expected after {_seconds(float(first.together_s[at]))}, instead of "
+            f"{_seconds(first.alone_s)}.{degraded}"
+        )
     if decision.reason == TRY:
         return f"{winner} was tried: it is idle, has seldom answered, and might be the fastest."
     if view.unlike and decision.policy.startswith("laar"):
@@ -138,7 +144,9 @@ def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
     if terms.latency_s[rival] < terms.latency_s[winner]:
         if other >= mine:
             return f"is faster ({took}) but {_other_reason(terms, winner, rival)}"
-        return f"is faster ({took}) but right with P={other:.2f} against {mine:.2f}{_on(view)}"
+        price = "" if view.wrong_s is None else f", and a wrong answer costs {view.wrong_s:.0f} s"
+        right = f"right with P={other:.2f} against {mine:.2f}{_on(view)}"
+        return f"is faster ({took}) but {right}{price}"
     slower = f"slower ({took}{_largest_difference(view, terms, winner, rival)})"
     if round(other, 2) > round(mine, 2):
         return f"is more often right (P={other:.2f} against {mine:.2f}) but {slower}"

@@ -28,6 +28,7 @@ import numpy as np
 
 from laar.accuracy.assessor import PlainAssessor
 from laar.core.away import may_come
+from laar.core.companions import not_worth_it
 from laar.core.decision import Decision
 from laar.core.director import Director
 from laar.core.endpoints import Mask, Slots
@@ -213,6 +214,8 @@ class Admission:
         return max(0.0, now - first)
 
     def _hold(self, item: Item, now: float) -> Decision | int:
+        if item.request.companion_of:
+            raise not_worth_it()
         # Count the body as received and as parsed, with up to four bytes per character.
         body_bytes = item.body_bytes + sum(map(sys.getsizeof, item.request.spans))
         # In a lane of their own, turns that wait for a place hold up no other requests.
@@ -362,11 +365,14 @@ class Admission:
                 slots = view.slots if view.fits is None else view.slots[view.fits]
                 reach = sum(1 << slot for slot in slots.tolist())
         self._tickets += 1
+        objective_s = self.queue.settings.objective_of(request, work_s)
         subset = "" if request.subset is None else "\0" + ",".join(sorted(request.subset))
         return Item(
             id=self._tickets,
             arrival_s=now,
-            objective_s=self.queue.settings.objective_of(request, work_s),
+            objective_s=objective_s,
+            # No client can claim more urgency than zero slack, whatever it says it has tried.
+            earlier_s=min(_attempted_s(view), max(objective_s - work_s, 0.0)),
             longest_s=math.inf if request.ttft_objective_s is None else request.ttft_objective_s,
             hold_s=self._hold_s(request),
             work_s=work_s,
@@ -546,6 +552,15 @@ class Admission:
         if place.key == _session(decision.request) and self.on_turn is not None:
             context = Context(key, tokens, place.shared * tokens, place.reread_s)
             self.on_turn(slot, decision.flight.receipt, context)
+
+
+def _attempted_s(view: View | None) -> float:
+    """Return how long a retry's earlier attempts took, as estimated for an idle fleet."""
+    if view is None or view.terms is None or not np.count_nonzero(view.times_tried):
+        return 0.0
+    tried, of = view.times_tried > 0.0, view.table.model_id[view.slots]
+    alone_s = view.times_tried * (view.terms.base_s + view.terms.prefill_s)
+    return sum(float(alone_s[of == model].mean()) for model in set(of[tried].tolist()))
 
 
 def _session(request: Request) -> str:

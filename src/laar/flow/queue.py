@@ -80,7 +80,8 @@ class Item:
         reach: that set of endpoints, one bit each; 0 if unknown.
         arrival_s: arrival time, on the same clock as `now`.
         objective_s: TTFT objective, in seconds from arrival.
-        earlier_s: seconds that its session waited in earlier attempts; they reduce its slack.
+        earlier_s: seconds that its earlier attempts took, or that its session has waited for room;
+            they reduce its slack.
         for_context: whether it waits only for room for its context; it is let in after `longest_s`
             or `max_hold_s`, or if the queue would refuse it.
         longest_s: the objective that its client set, in seconds; infinite if none.

@@ -63,6 +63,11 @@ Envoy's retry policy (`laar.protocol.stream.attempts`)."""
 
 TRIED = "x-laar-tried-models"
 TASK = "x-laar-task"
+COMPANION_OF = "x-laar-companion-of"
+"""The `REQUEST_ID` of a request in flight for the same question, whose companion this one is."""
+WRONG_ANSWER = "x-laar-wrong-answer"
+"""What a wrong answer costs the client: seconds, or `RETRY` if it then asks again."""
+RETRY = "retry"
 POLICY = "x-laar-policy"
 CONTEXT = "x-laar-context"
 TTFT_OBJECTIVE = "x-slo-ttft-ms"
@@ -159,6 +164,8 @@ CONTROL_HEADERS = frozenset(
         OBJECTIVE,
         REWRITE,
         TRIED,
+        COMPANION_OF,
+        WRONG_ANSWER,
         TASK,
         POLICY,
         CONTEXT,
@@ -220,6 +227,9 @@ class Head:
     trace_state: str
     control: tuple[str, ...]
     tried: str = ""
+    companion_of: str = ""
+    retries: bool = False
+    wrong_answer_s: float | None = None
     task: str = ""
     policy: str = ""
     rewrite: str = ""
@@ -291,12 +301,15 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
             return get(LLM_D.get(name, ""), "") or get(name, "")
 
         head.tried = get(TRIED, "")
+        head.companion_of = get(COMPANION_OF, "")
+        if wrong := get(WRONG_ANSWER, "").strip().lower():
+            head.retries, head.wrong_answer_s = wrong == RETRY, seconds_of(wrong)
         head.task = name_of(get(TASK, ""))
         head.policy = name_of(get(POLICY, ""))
         head.rewrite = name_of(either(REWRITE))
         head.objective = name_of(either(OBJECTIVE))
         head.context = name_of(get(CONTEXT, ""))
-        head.ttft_objective_s = _milliseconds(either(TTFT_OBJECTIVE))
+        head.ttft_objective_s = seconds_of(either(TTFT_OBJECTIVE), 0.001)
     return head
 
 
@@ -348,9 +361,10 @@ def _tenant(value: str, *, secret: bool) -> str:
     return value
 
 
-def _milliseconds(value: str) -> float | None:
+def seconds_of(value: str, unit_s: float = 1.0) -> float | None:
+    """Parse a positive time, an hour at most; return None if it is anything else."""
     try:
-        seconds = float(value) / 1000.0
+        seconds = float(value) * unit_s
     except ValueError:
         return None
     return min(seconds, MAX_OBJECTIVE_S) if seconds > 0.0 else None

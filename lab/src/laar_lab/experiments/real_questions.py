@@ -41,17 +41,24 @@ class RecordsWorld:
         surface: the models' speeds; its accuracies are not used.
         capability: the artifact.
         asked: for each question, a sample of its text, its length in characters, and verdicts.
+        tasks: the task of each; clients do not name it.
     """
 
     surface: AccuracySurface
     capability: Capability
     asked: Sequence[tuple[str, int, Mapping[str, bool]]]
+    tasks: Sequence[str]
 
     def questions(self, seed: int, count: int) -> list[Question]:
         """Return `count` of the questions, in an order determined by the seed."""
         rng = random.Random(f"{seed}/records")
         drawn = rng.sample(range(len(self.asked)), min(count, len(self.asked)))
         return [self._question(at, rng) for at in drawn]
+
+    def every(self) -> list[Question]:
+        """Return all questions, in order."""
+        rng = random.Random("records")
+        return [self._question(at, rng) for at in range(len(self.asked))]
 
     def _question(self, at: int, rng: random.Random) -> Question:
         text, chars, right = self.asked[at]
@@ -68,26 +75,33 @@ class RecordsWorld:
         )
 
 
-@lru_cache(maxsize=1)
-def records_world(path: Path) -> RecordsWorld:
+@lru_cache(maxsize=2)
+def records_world(path: Path, *, swapped: bool = False) -> RecordsWorld:
     """Fit an artifact to one half of the records' questions, and keep the other half to ask.
+
+    Args:
+        path: the file of graded answers.
+        swapped: whether the halves change places.
 
     Raises:
         SettingError: the records can't be used, or a model's name does not contain its size.
     """
     read = read_records([path])
     fitted = fit(read.outcomes, created="lab", data_sha256=read.sha256, hold_out=0.5).artifact
+    assert fitted.fitted_on is not None
+    seen = fingerprints(fitted.fitted_on)
+    if swapped:
+        others = [o for o in read.outcomes if fingerprint(o.query_id) not in seen]
+        fitted = fit(others, created="lab", data_sha256=read.sha256, hold_out=0.0).artifact
     models = {name: _model(name) for name in fitted.models}
     known = {
         name: model.model_copy(update={"speed": _speed(models[name])})
         for name, model in fitted.models.items()
     }
-    assert fitted.fitted_on is not None
-    seen = fingerprints(fitted.fitted_on)
     verdicts: dict[str, dict[str, bool]] = {}
     first: dict[str, MeasuredOutcome] = {}
     for outcome in read.outcomes:
-        if outcome.text and fingerprint(outcome.query_id) not in seen:
+        if outcome.text and (fingerprint(outcome.query_id) in seen) == swapped:
             verdicts.setdefault(outcome.query_id, {})[outcome.model] = bool(outcome.correct)
             first.setdefault(outcome.query_id, outcome)
     whole = [id_ for id_, right in verdicts.items() if right.keys() == models.keys()]
@@ -105,6 +119,7 @@ def records_world(path: Path) -> RecordsWorld:
         ),
         capability=fitted.model_copy(update={"models": known}),
         asked=[(first[id_].text or "", first[id_].prompt_chars, verdicts[id_]) for id_ in whole],
+        tasks=[first[id_].task for id_ in whole],
     )
 
 

@@ -102,11 +102,6 @@ def run_fit(
     advice = "set accuracy.capability to its path; a running picker loads it"
     if read.from_measure:
         console.print(fitted.evaluation.worth, markup=False)
-        if fitted.evaluation.gain <= -0.005:
-            advice = (
-                "first answers get worse with it. If clients retry after a wrong answer, set "
-                "accuracy.capability to its path; otherwise see docs/guides/calibrate.md"
-            )
     console.print(f"Written to {out}: {advice}.", markup=False)
 
 

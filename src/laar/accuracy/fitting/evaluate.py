@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from laar.accuracy.artifact import Capability, HeldOut
 from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, by_query, features_of_outcome
+from laar.accuracy.retry import WRONG_ANSWER_S
 
 _BINS = 10
 
@@ -81,17 +82,16 @@ def _worth(capability: CapabilityModel, held_out: Sequence[MeasuredOutcome]) -> 
     if not any(answer.correct for answers in asked for answer in answers.values()):
         return f"No model answered any of {len(asked)} held-out questions correctly.", 0.0
     best = max(models, key=capability.base_rates.__getitem__)  # not the luckiest of these answers
-    (right, took_s, correct_s), (alone, alone_s, alone_correct_s) = (
-        _figures([list(_attempts(capability, answers, first)) for answers in asked])
-        for first in ("", best)
+    (_, _, correct_s), (right, took_s, _), (alone, alone_s, alone_correct_s) = (
+        _figures([list(_attempts(capability, answers, first, wrong_s)) for answers in asked])
+        for first, wrong_s in (("", None), ("", WRONG_ANSWER_S), (best, None))
     )
     return (
         f"On {len(asked)} questions that the fit had not seen, {right:.0%} of the first answers "
         f"are correct with this artifact, after {took_s:.2f} s, and {alone:.0%}, after "
-        f"{alone_s:.2f} s, with {best} alone ({100 * (right - alone):+.0f} points). With retries "
-        f"on other models, a correct answer takes {correct_s:.3g} s, or {alone_correct_s:.3g} s "
-        f"if {best} is asked first. laar minimizes this time; clients have to retry after a wrong "
-        "answer."
+        f"{alone_s:.2f} s, with {best} alone ({100 * (right - alone):+.0f} points). For clients "
+        f"that ask another model after a wrong answer, a correct one takes {correct_s:.3g} s, or "
+        f"{alone_correct_s:.3g} s if {best} is asked first."
     ), right - alone
 
 
@@ -106,9 +106,15 @@ def _figures(tries: Sequence[Sequence[MeasuredOutcome]]) -> list[float]:
 
 
 def _attempts(
-    capability: CapabilityModel, answers: Mapping[str, MeasuredOutcome], first: str = ""
+    capability: CapabilityModel,
+    answers: Mapping[str, MeasuredOutcome],
+    first: str,
+    wrong_s: float | None,
 ) -> Iterator[MeasuredOutcome]:
-    """Yield the outcome of `first`, then others by latency / P(correct), up to a correct one."""
+    """Yield the outcome of `first`, then others by cost, up to a correct one.
+
+    The cost is that of a client to which a wrong answer costs `wrong_s`, or else the next attempt.
+    """
     left = dict(answers)
     tried: list[str] = []
     while left:
@@ -121,7 +127,8 @@ def _attempts(
             everyone = (model, *tried)
             row = capability.probabilities(everyone, features_of_outcome(left[model]))
             p = capability.given_failures(row, everyone, tried)[0]
-            costs.append((c_s[at] * tokens + fixed_s[at]) / p)
+            took_s = c_s[at] * tokens + fixed_s[at]
+            costs.append(took_s / p if wrong_s is None else took_s + (1.0 - p) * wrong_s)
         outcome = left.pop(first if first in left else models[int(np.argmin(costs))])
         yield outcome
         if outcome.correct:

@@ -1,6 +1,6 @@
 """The default cost: the time a request would take, and the time it would cost all others.
 
-    cost   = (own + others - invested) / (A * Q) * penalty ** times_tried        [seconds]
+    cost   = ((own + others - invested) / A + (1 - Q) * wrong) * penalty ** times_tried  [seconds]
 
     own    = 2 * (k_rtt * rtt + base + prefill * (1 + s * n) + k_queue * wait)
              + (answer + b * n) / (1 - load)
@@ -38,10 +38,10 @@ first token is counted twice: for that token, and for the end.
   serve. The amount is at most the cost of the copy.
 
 The time to load an adapter, or to wait for a free adapter slot, is part of the
-base (`laar.core.adapters`). Moving a conversation to a different model adds a tenth to the sum
-(`penalty`): the style would change, and estimates that vary from turn to turn should not cause a
-move. If the client has an objective for the first token, waiting up to it costs next to nothing,
-and beyond it several times as much: a patient job goes where its prefix is, however far.
+base (`laar.core.adapters`). For a conversation, a different model counts as right less often, by a
+factor of 1.1 (`penalty`): the style would change, and estimates that vary from turn to turn should
+not cause a move. If the client has an objective for the first token, waiting up to it costs next to
+nothing, and beyond it several times as much: a patient job goes where its prefix is, however far.
 
 Tried and rejected: a lower weight for the round trip, a higher one for first tokens, a charge to
 others for the entire prompt, cached or not, the long-run mean in addition to `n`, and the text that
@@ -54,6 +54,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from laar.core.companions import COMPANION
 from laar.core.cost import CostWeights, Terms, scores_of_costs, until_correct
 from laar.core.endpoints import Floats
 from laar.core.engines import Engines
@@ -64,7 +65,7 @@ from laar.policies.laar.pricing import FIRST, Price, PricingInputs, inputs_of, p
 from laar.prefix.beliefs import Demand
 
 _SAME = 0.01  # shares of a prompt that differ by less are treated as equal
-_MOVES = 0.1  # share of the cost added when a conversation leaves its model
+_MOVES = 0.1  # how much more often a model must be right for a conversation to move to it
 _HELD = 0.5  # a prompt with this share cached is assumed to continue a conversation
 _ONCE = 1.5  # a prefix with fewer recent requests than this is not worth another copy
 
@@ -101,10 +102,15 @@ class Outlook:
             spared_s = _spared(view, view.demand, engines, inputs, priced, total_s)
             if spared_s is not None:
                 total_s, others_s = total_s - spared_s, others_s - spared_s
-        cost_s, penalty = until_correct(total_s, view.probability, view.times_tried, view.answers)
+        probability = view.probability
         moving = _moving(view) if len(view.table.models) > 1 else None
         if moving is not None:
-            cost_s, penalty = cost_s * moving, penalty * moving
+            probability = probability / moving
+        cost_s, penalty = until_correct(
+            total_s, probability, view.times_tried, view.answers, view.wrong_s
+        )
+        if moving is not None:
+            penalty = penalty * moving
         view.terms = Terms(
             rtt_s=view.rtt_s,
             base_s=priced.base_s,
@@ -121,6 +127,9 @@ class Outlook:
             transfer_s=transfer_s,
             outlook=inputs.engine.outlook,
         )
+        if view.beside is not None:
+            view.reason = COMPANION
+            cost_s = view.terms.cost_s = view.beside.costs(view, view.terms)
         return scores_of_costs(cost_s)
 
 
@@ -176,7 +185,7 @@ def _spared(
 
 
 def _moving(view: View) -> Floats | None:
-    """Return the factor on the cost for leaving the conversation's model; None if all are 1.
+    """Return the divisor of Q for leaving the conversation's model; None if all are 1.
 
     The factor is 1 for retries, and for candidates that have as much of the prompt cached.
     """

@@ -345,7 +345,11 @@ class RequestHalf(StreamState):
         if head.objective:
             request.priority = env.rules.priority(head.objective, self._pool)
         request.tried, request.task, request.policy = head.tried, head.task, head.policy
-        if head.named.session:
+        request.retries, request.wrong_answer_s = head.retries, head.wrong_answer_s
+        request.companion_of = head.companion_of
+        if head.companion_of:  # a session's context has one place; a companion may be cancelled
+            request.session, request.hints = "", ()
+        elif head.named.session:
             request.session, request.named_by, request.hints = head.named
         elif not request.session and head.named.hints:
             request.hints = (*head.named.hints, *request.hints)[:MAX_HINTS]
@@ -426,7 +430,7 @@ class RequestHalf(StreamState):
             self.unspliced += 1  # the body still goes to the chosen endpoint
 
     def _refuse(self, error: RequestError, out: list[Action]) -> RequestPhase:
-        if self.shadow:  # any endpoint can refuse an unknown name
+        if self.shadow and not self._head.companion_of:  # any endpoint can refuse an unknown name
             model = "" if error.reason == "unknown-model" else self.asked or None
             return self._stand_aside(out, model)
         self.refuse_rework()

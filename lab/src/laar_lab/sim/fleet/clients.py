@@ -277,17 +277,25 @@ class Question:
 
 @dataclass(slots=True, kw_only=True)
 class Answered:
-    """A user's outcome: each attempt's model and latency, and whether the last was correct."""
+    """A user's outcome: each answer's model and latency, and whether the last was correct.
+
+    Args:
+        question: the question.
+        models: the model of each answer, in the order of the answers.
+        latencies_s: the seconds of each.
+        correct: whether the last answer was correct.
+        ttca_s: time to correct answer; a lower bound if no answer was correct.
+        ended_s: when it ended.
+        engine_s: seconds that its requests were at endpoints, those cancelled included.
+    """
 
     question: Question
     models: list[str] = field(default_factory=list)
     latencies_s: list[float] = field(default_factory=list)
     correct: bool = False
-
-    @property
-    def ttca_s(self) -> float:
-        """Time to correct answer; a lower bound if no answer was correct."""
-        return sum(self.latencies_s)
+    ttca_s: float = 0.0
+    ended_s: float = 0.0
+    engine_s: float = 0.0
 
 
 def ask_until_correct(
@@ -296,6 +304,8 @@ def ask_until_correct(
     *,
     concurrency: int,
     max_attempts: int = MAX_ATTEMPTS,
+    at_once: int = 1,
+    every_s: float | None = None,
     stop_when_exhausted: bool = True,
     on_attempt: Callable[[Exchange, bool], None] = lambda _exchange, _correct: None,
 ) -> list[Answered]:
@@ -306,38 +316,92 @@ def ask_until_correct(
         questions: asked in order, `concurrency` at a time.
         concurrency: number of users.
         max_attempts: number of attempts after which a user gives up.
+        at_once: number of models that a user asks at the same time, if the picker allows it.
+        every_s: seconds between questions; None to ask the next when one is answered.
         stop_when_exhausted: give up once the picker reports that all models were tried.
         on_attempt: called after each attempt with the exchange and whether it was correct.
     """
     waiting = iter(questions)
     answered: list[Answered] = []
+    clock = fleet.clock
 
     def begin() -> None:
         question = next(waiting, None)
         if question is not None:
             record = Answered(question=question)
             answered.append(record)
-            ask(record, "")
+            asking = _Asking(
+                fleet, record, max_attempts, at_once, stop_when_exhausted, on_attempt, over
+            )
+            asking.began_s = clock.now
+            asking.ask()
+            if every_s is not None:
+                clock.at(clock.now + every_s, begin)
 
-    def ask(record: Answered, tried: str) -> None:
-        question, number = record.question, len(record.models)
-        request = replace(question.request, id=f"{question.request.id}/{number}", tried=tried)
-        draw = question.normals[number % len(question.normals)]
-        fleet.send(request, question.prompt, lambda ex: judge(record, ex), normal=draw)
+    def over() -> None:
+        if every_s is None:
+            begin()
 
-    def judge(record: Answered, exchange: Exchange) -> None:
-        decision = exchange.decision
+    for _ in range(1 if every_s is not None else concurrency):
+        begin()
+    clock.run()
+    return answered
+
+
+@dataclass(slots=True)
+class _Asking:
+    """A question being asked."""
+
+    fleet: VirtualFleet
+    record: Answered
+    max_attempts: int
+    at_once: int
+    stop_when_exhausted: bool
+    on_attempt: Callable[[Exchange, bool], None]
+    over: Callable[[], None]
+    sent: int = 0
+    began_s: float = 0.0
+    tried: list[str] = field(default_factory=list)
+    in_flight: list[Exchange] = field(default_factory=list)
+
+    def ask(self) -> None:
+        """Send the next attempt, and a companion if none is in flight."""
+        while self.sent < self.max_attempts and len(self.in_flight) < self.at_once:
+            question, number = self.record.question, self.sent
+            first = self.in_flight[0].request.id if self.in_flight else ""
+            request = replace(
+                question.request,
+                id=f"{question.request.id}/{number}",
+                tried=",".join(self.tried),
+                companion_of=first,
+                retries=self.max_attempts > 1,
+            )
+            draw = question.normals[number % len(question.normals)]
+            try:
+                sent = self.fleet.send(request, question.prompt, self._judge, normal=draw)
+            except RequestError:
+                if first:
+                    return
+                raise
+            self.sent += 1
+            self.in_flight.append(sent)
+
+    def _judge(self, exchange: Exchange) -> None:
+        record, decision, now = self.record, exchange.decision, self.fleet.clock.now
+        self.in_flight.remove(exchange)
         record.models.append(decision.model)
         record.latencies_s.append(exchange.latency_s)
+        record.engine_s += exchange.latency_s
         record.correct = exchange.status == 200 and record.question.is_correct(decision.model)
-        on_attempt(exchange, record.correct)
-        gone = len(record.models) >= max_attempts or (stop_when_exhausted and decision.exhausted)
-        if record.correct or gone:
-            begin()
-        else:
-            ask(record, ",".join(decision.tried))
-
-    for _ in range(concurrency):
-        begin()
-    fleet.clock.run()
-    return answered
+        self.on_attempt(exchange, record.correct)
+        self.tried += [model for model in decision.tried if model not in self.tried]
+        gone = self.stop_when_exhausted and decision.exhausted
+        if record.correct:
+            for other in self.in_flight:
+                record.engine_s += now - other.sent_s
+                self.fleet.cancel(other)
+        elif not gone:
+            self.ask()
+        if record.correct or not self.in_flight:
+            record.ttca_s, record.ended_s = now - self.began_s, now
+            self.over()

@@ -56,6 +56,7 @@ def build_picker(
             policy=settings.policy,
             fallbacks=settings.fallbacks,
             retries=settings.retries,
+            wrong_answer_s=settings.wrong_answer_s,
             apart=settings.apart,
             apart_tokens=settings.apart_tokens,
             transfer_tokens_per_s=min(site.transfer_tokens_per_s for site in sites),

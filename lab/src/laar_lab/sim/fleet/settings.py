@@ -29,6 +29,7 @@ class FleetSettings:
         scrape_interval_s: seconds between two scrapes of an engine.
         probe_interval_s: seconds between two round-trip probes.
         retries: how a retry is placed; see `DirectorSettings`.
+        wrong_answer_s: what a wrong answer costs a client that does not ask again.
         sample_answers: share of answers whose usage is read; 0 reads none.
         first_tokens: `seen` if the picker sees the first token of every answer, as in the gateway
             shape; `sampled` if only of the answers that it reads, as in the native shape.
@@ -49,6 +50,7 @@ class FleetSettings:
     scrape_interval_s: float = 1.0
     probe_interval_s: float = 5.0
     retries: Retries = DirectorSettings().retries
+    wrong_answer_s: float | None = DirectorSettings().wrong_answer_s
     fallbacks: int = 0
     health: HealthSettings | None = field(default_factory=HealthSettings)
     sample_answers: float = 0.01

@@ -1,0 +1,149 @@
+"""Two models at once: a second request for a question whose first is still in flight.
+
+A client that checks its answers may ask a second model at the same time, take the first correct
+answer, and cancel the other request. The second request names the first (`Request.companion_of`).
+Let `t` be the time to the end of the first's answer and `q` its P(correct); `u` and `p` the same
+for a candidate; `g` the candidate's P(correct) given that the first is wrong; and `next` the cost
+of asking one model after another once the first is wrong, `u / g` of the best candidate.
+
+    alone    = t + (1 - q) * next
+    together = (u >= t)  t + (1 - q) * (u - t) + (1 - q) * (1 - g) * next
+               (u < t)   u + (1 - p) * (t - u) + (1 - q) * (1 - g) * next
+
+The companion goes to the candidate with the lowest `together + others`, where `others` is the time
+that it costs other requests, or is refused if that is hardly below `alone`. So a model that is
+likely to fail with the first adds little, and a busy fleet refuses. Where P(correct) is not known,
+nothing says that a second model would add anything, and it is refused too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from laar.core.cost import MIN_PROBABILITY, Terms
+from laar.core.endpoints import Floats
+from laar.core.request import Request
+from laar.errors import RequestError
+
+if TYPE_CHECKING:
+    from laar.core.decision import Decision
+    from laar.core.interfaces import View
+
+COMPANION = "companion"
+"""Reason code of a request that is asked beside another."""
+
+_WORTH = 0.95
+"""Share of the time without a companion above which its cost is not worth a second engine."""
+
+_NEVER_S = 1e100  # finite, so that scores are
+_OTHERS = 2.0
+"""Weight of the seconds that a companion costs other requests: in a full fleet, those that come
+later are delayed as well."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Beside:
+    """What a companion's costs depend on: the first request.
+
+    Args:
+        model: model of the first request.
+        left_s: expected seconds to the end of its answer.
+        right: its P(correct).
+        also_right: P(correct) of each candidate, if nothing is known of the first's answer.
+        alone_s: expected seconds to a correct answer without a companion; set with the costs.
+        together_s: the same with a companion, for each candidate.
+    """
+
+    model: str
+    left_s: float
+    right: float
+    also_right: Floats
+    alone_s: float = 0.0
+    together_s: Floats | None = None
+
+    def costs(self, view: View, terms: Terms) -> Floats:
+        """Return the cost of each candidate as a companion; `_NEVER_S` if it can't be one."""
+        given = np.maximum(view.probability, MIN_PROBABILITY)
+        if view.answers is not None:
+            given = given * view.answers
+        known = view.evidence if view.reported is None else view.evidence + view.reported
+        able = (view.times_tried == 0.0) & (known > 0.0)
+        if view.fits is not None:
+            able &= view.fits
+        took_s, wrong = terms.latency_s, 1.0 - self.right
+        if not able.any():
+            return np.full(len(took_s), _NEVER_S)
+        next_s = float((took_s / given)[able].min())
+        sooner_s = np.where(
+            took_s >= self.left_s,
+            self.left_s + wrong * (took_s - self.left_s),
+            took_s + (1.0 - self.also_right) * (self.left_s - took_s),
+        )
+        self.alone_s = self.left_s + wrong * next_s
+        self.together_s = sooner_s + wrong * (1.0 - given) * next_s
+        return np.where(able, self.together_s + _OTHERS * terms.each(terms.others_s), _NEVER_S)
+
+
+class Companions:
+    """Knows the requests in flight that may have a companion: those of clients that ask again."""
+
+    def __init__(self) -> None:
+        self._firsts: dict[tuple[str, str], Decision] = {}
+
+    def begin(self, decision: Decision) -> None:
+        """Remember a request that was sent."""
+        self._firsts[decision.request.tenant, decision.request.id] = decision
+
+    def end(self, decision: Decision) -> None:
+        """Forget a request that has ended."""
+        self._firsts.pop((decision.request.tenant, decision.request.id), None)
+
+    def first_of(self, request: Request) -> Decision:
+        """Return the decision on the request that this one accompanies.
+
+        Raises:
+            RequestError: it is not in flight, or was not decided by cost.
+        """
+        first = self._firsts.get((request.tenant, request.companion_of))
+        if first is None or request.shadow or first.view is None or first.view.terms is None:
+            raise RequestError(
+                409, "no-companion", "the request to accompany is not in flight at this picker"
+            )
+        return first
+
+
+def beside(first: Decision, view: View) -> Beside:
+    """Return what the costs of a companion depend on."""
+    at, before = first.position, first.view
+    assert before is not None
+    assert before.terms is not None
+    known = before.evidence if before.reported is None else before.evidence + before.reported
+    right = before.probability.item(at) if known.item(at) > 0.0 else 1.0
+    of = dict(zip(before.slots.tolist(), before.probability.tolist(), strict=True))
+    return Beside(
+        model=first.flight.model,
+        left_s=max(first.now + before.terms.latency_s.item(at) - view.now, 0.0),
+        right=right,
+        also_right=np.array([of.get(slot, 0.0) for slot in view.slots.tolist()]),
+    )
+
+
+def check_worth(view: View, at: int) -> None:
+    """Refuse a companion that is not worth what it costs others.
+
+    Raises:
+        RequestError: the expected time to a correct answer does not fall by as much.
+    """
+    terms, of = view.terms, view.beside
+    if of is not None and (terms is None or terms.cost_s.item(at) >= _WORTH * of.alone_s):
+        raise not_worth_it()
+
+
+def not_worth_it() -> RequestError:
+    """Return the error for a companion that costs others more than it gains."""
+    return RequestError(
+        409, "not-worth-it", "a second answer would not come sooner by what it costs others"
+    )

@@ -1,0 +1,39 @@
+"""Whether clients ask again after a wrong answer, learned for each tenant.
+
+A client that asks again pays for a wrong answer with the next attempt; one that does not pays more
+(`laar.core.cost`). A client may say so (`Request.retries`), or its requests show it: the attempts
+that name tried models are compared with the wrong answers that P(correct) predicts.
+"""
+
+from __future__ import annotations
+
+from laar.core.request import Request
+from laar.latest import Latest
+
+MAX_TENANTS = 1024
+"""Maximum number of tenants remembered; clients without a tenant count as one."""
+
+_UNSEEN = 2.0  # wrong answers without a retry that are assumed before any was seen
+_MEMORY = 64.0  # wrong answers after which earlier ones count half
+_MOSTLY = 0.5  # share of wrong answers after which a tenant's clients ask again
+
+
+class Retrying:
+    """Learns which tenants' clients ask again."""
+
+    def __init__(self) -> None:
+        self._seen: Latest[str, tuple[float, float]] = Latest(MAX_TENANTS)
+
+    def expects(self, request: Request) -> bool:
+        """Return whether the request's client is expected to ask again."""
+        if request.retries or request.tried:
+            return True
+        wrong, again = self._seen.get(request.tenant, (0.0, 0.0))
+        return again >= _MOSTLY * (wrong + _UNSEEN)
+
+    def observe(self, request: Request, probability: float) -> None:
+        """Count a request that was answered by a model with this P(correct)."""
+        wrong, again = self._seen.get(request.tenant, (0.0, 0.0))
+        keep = 0.5 if wrong > _MEMORY else 1.0
+        again = keep * again + bool(request.tried)
+        self._seen[request.tenant] = keep * wrong + 1.0 - probability, again

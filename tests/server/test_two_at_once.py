@@ -1,0 +1,68 @@
+"""Two models are asked at once through a real Envoy; the loser is cancelled, its place freed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import orjson
+import pytest
+
+from laar import until_correct
+from support import Answer, eventually
+from support.artifacts import artifact, model
+
+pytestmark = pytest.mark.envoy
+
+
+@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+async def test_the_first_correct_answer_frees_the_other_place(gateway, http, shape):
+    upstreams = {name: await gateway.upstream() for name in "ab"}
+    gateway.members(*((upstream.address, name) for name, upstream in upstreams.items()))
+    generic = (("en", 4096, "generic", 50),)
+    models = {"a": model(0.2, mean=0.55, cells=generic), "b": model(0.0, cells=generic)}
+    capability = gateway.directory / "capability.json"
+    capability.write_bytes(artifact(models).dump())
+    runner = await gateway.picker(accuracy={"capability": str(capability)}, routing={"k_rtt": 0})
+    never = asyncio.Event()
+
+    async def silent():
+        await never.wait()
+        yield b"{}"
+
+    message = {"role": "assistant", "content": "I am b"}
+    upstreams["a"].chat_answer = lambda: Answer(chunks=silent())
+    upstreams["b"].chat_answer = lambda: Answer(
+        body=orjson.dumps({"choices": [{"message": message}]})
+    )
+    outcome = await until_correct(
+        [{"role": "user", "content": "who?"}],
+        lambda text: text == "I am b",
+        base_url=(await gateway.envoy(shape)).url(),
+        at_once=2,
+    )
+    assert outcome.correct
+    assert [(one.model, one.reason) for one in outcome.attempts] == [("b", "companion")]
+    await eventually(lambda: not runner.picker.table.in_flight.any(), what="the freed place")
+    assert not runner.picker.director.companions._firsts
+    never.set()
+
+
+async def test_a_single_endpoint_gets_one_request_and_the_client_its_answer(gateway, http):
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "a"))
+    await gateway.picker()
+    message = {"role": "assistant", "content": "yes"}
+    upstream.default_answer = Answer(body=orjson.dumps({"choices": [{"message": message}]}))
+    envoy = await gateway.envoy()
+    outcome = await until_correct(
+        [{"role": "user", "content": "who?"}],
+        lambda text: text == "yes",
+        base_url=envoy.url(),
+        at_once=2,
+    )
+    assert [one.status for one in outcome.attempts] == [200]
+    headers = {"x-laar-companion-of": "unknown"}
+    async with http.post(
+        f"{envoy.url()}/v1/chat/completions", json={"model": "a", "messages": []}, headers=headers
+    ) as answer:
+        assert (answer.status, answer.headers["x-laar-reason"]) == (409, "no-companion")
