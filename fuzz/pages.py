@@ -397,7 +397,7 @@ def headers(data: bytes) -> None:
     }
     head = names.read_head(given)
     assert head.ttft_objective_s is None or 0.0 < head.ttft_objective_s <= 3600.0
-    for name in (head.task, head.policy, head.session, head.tenant, head.rewrite):
+    for name in (head.task, head.policy, head.named.session, head.tenant, head.rewrite):
         assert len(name) <= 256
         assert name.isprintable()
     _ = head.path in _DENIED

@@ -133,7 +133,7 @@ def envoy_options(settings: Settings) -> BootstrapOptions:
         listen_host=LOOPBACK,
         endpoint_cas=endpoint_cas(settings),
         max_body_bytes=settings.stream.max_body_bytes,
-        longest_hold_s=max(BootstrapOptions.longest_hold_s, settings.flow.admission.max_hold_s),
+        longest_hold_s=max(BootstrapOptions().longest_hold_s, settings.flow.admission.max_hold_s),
         tenant_header=settings.stream.tenant_header,
         eds_path=str(eds.absolute()),
     )

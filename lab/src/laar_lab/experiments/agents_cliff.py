@@ -85,7 +85,7 @@ def _patient(send: Send) -> Send:
 
     def sent(request: Request, arrival: Arrival, ended: Callable[[Exchange], None]) -> None:
         request.patience_s = _PATIENCE_S
-        request.longest_hold_s = BootstrapOptions.longest_hold_s
+        request.longest_hold_s = BootstrapOptions().longest_hold_s
         send(request, arrival, ended)
 
     return sent

@@ -71,10 +71,11 @@ def run(scope: Scope) -> Report:
         users: Seen(*([one.ttca_s for one in found[users, at_once]] for at_once in (2, 1)))
         for users in of
     }
-    evidence: Evidence = {"first": {"": Seen(ours, best)}}
-    evidence |= {f"two-{users}": {"": seen[users]} for users in USERS if users in of}
-    if _LOADED in of:
-        evidence["two-loaded"] = {"": seen[_LOADED]}
+    evidence: Evidence = {
+        "first": {"": Seen(ours, best)},
+        **{f"two-{users}": {"": seen[users]} for users in USERS if users in of},
+        **({"two-loaded": {"": seen[_LOADED]}} if _LOADED in of else {}),
+    }
     return Report(tables=[_firsts(ours, best, tasks), _pairs(found, list(of))], evidence=evidence)
 
 
