@@ -41,6 +41,7 @@ from laar.core.membership import EndpointSpec
 from laar.health import Health, HealthSettings
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.protocol.agreed import ATTEMPTS
 from laar.protocol.rules import GatewayRules
 from laar.protocol.sampling import Sampler
 from laar.protocol.stream import StreamSettings
@@ -180,6 +181,7 @@ def request_messages(content: bytes, number: int, trace: str = "") -> list[bytes
     """Return the messages of a native exchange with this body."""
     head = pb.ProcessingRequest(request_headers=pb.HttpHeaders())
     head.protocol_config.request_body_mode = pb.ProcessingMode.BUFFERED
+    head.attributes["envoy.filters.http.ext_proc"].fields[ATTEMPTS].string_value = b"3"
     for name, value in (
         (":method", "POST"),
         (":path", "/v1/chat/completions"),

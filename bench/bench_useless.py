@@ -600,7 +600,7 @@ class Fleet:
             headers["x-laar-session"] = question.session
         if self._shape is Shape.NATIVE:  # laar's own Envoys keep the headers
             actions = stream.receive(
-                RequestHeaders(headers, False, self._shape, body=body), self.now
+                RequestHeaders(headers, False, self._shape, attempts=1, body=body), self.now
             )
         else:
             stream.receive(RequestHeaders(headers, False, self._shape), self.now)

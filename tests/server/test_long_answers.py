@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from laar.protocol.agreed import ATTEMPTS
 from laar.protocol.stream.answer import Answer
 from laar.server.extproc import ExternalProcessor
 from laar.server.extproc.exchange import Exchange
@@ -74,6 +75,7 @@ class Served:
         head = pb.ProcessingRequest()
         modes = head.protocol_config
         modes.request_body_mode, modes.response_body_mode = SHAPES[shape]
+        head.attributes["ext_proc"].fields[ATTEMPTS].string_value = b"1"  # laar's own Envoy
         for name, value in ((":method", b"POST"), (":path", b"/v1/chat/completions")):
             head.request_headers.headers.headers.add(key=name, raw_value=value)
         body = orjson.dumps({"model": "m", "messages": [], "stream": True})

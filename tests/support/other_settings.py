@@ -28,6 +28,7 @@ OTHER: dict[str, Any] = {
     "routing.k_delay": 0.5,
     "routing.list_models": False,
     "routing.conformance_headers": True,
+    "routing.gateway_lists": True,
     "routing.policies": {"own": {"scorers": [{"name": "queue", "weight": 2.0}]}},
     "routing.baselines": {"load-aware": {"threshold": 4}},
     "routing.apart": "threshold",

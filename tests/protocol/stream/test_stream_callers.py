@@ -8,6 +8,7 @@ from test_stream_machine import BODY, HEADERS, Driver
 
 from laar.protocol.events import (
     SHAPES,
+    Immediate,
     Mode,
     RequestBody,
     RequestHeaders,
@@ -15,7 +16,7 @@ from laar.protocol.events import (
     ResponseHeaders,
     Shape,
 )
-from laar.server.extproc.messages import ANSWERS
+from laar.server.extproc.messages import ANSWERS, event_of
 from laar.wire import ext_proc_pb2 as pb
 
 SHOWN = [shape for shape in SHAPES.values() if shape.request is not Mode.NONE]
@@ -95,13 +96,16 @@ class Caller:
         return headers, metadata, removed
 
 
+@pytest.mark.parametrize("lists", [False, True])
 @pytest.mark.parametrize("shape", SHOWN, ids=NAMES)
-def test_another_gateway_gets_what_the_protocol_promises_and_nothing_more(shape):
-    driver = Driver(models=("m", "m", "m"))
+def test_another_gateway_gets_what_the_protocol_promises_and_nothing_more(shape, lists):
+    driver = Driver(models=("m", "m", "m"), gateway_lists=lists)
     caller = Caller(driver, shape, extra={**ROUTED_BY, **CONTROLS})
     asked = caller.ask()
     headers, metadata, removed = caller.told()
-    assert headers == metadata == [driver.stream.decision.address], "one address"
+    ranked = (driver.stream.decision.address, *driver.stream.decision.fallbacks)
+    assert headers == metadata == [",".join(ranked)]
+    assert len(ranked) == (3 if lists else 1)
     assert set(CONTROLS) <= set(removed) <= {*CONTROLS, "accept-encoding"}
     late = shape.request is Mode.STREAMED  # the headers have gone ahead
     assert asked == (BODY if late else BODY.replace(b'"auto"', b'"m"'))
@@ -168,3 +172,21 @@ def test_a_ticket_is_not_valid_for_another_pool():
     caller.request.subset = frozenset({"10.0.0.9:80"})
     caller.ask()
     assert caller.replies[-1].HasField("immediate_response")
+
+
+@pytest.mark.parametrize("status", [400, 403, 413, 429, 500, 502, 503, 504])
+@pytest.mark.parametrize("made_by", ["", "date", "server", "x-envoy-upstream-service-time"])
+def test_an_error_with_no_servers_header_is_the_gateways_own(status, made_by):
+    driver = Driver(models=("m", "m"))
+    Caller(driver, Shape.GATEWAY).ask()
+    message = pb.ProcessingRequest()
+    made = {":status": str(status), "content-type": "text/plain", "x-added-by-a-route": "1"}
+    for name, value in (made | ({made_by: "1"} if made_by else {})).items():
+        message.response_headers.headers.headers.add(key=name, raw_value=value.encode())
+    driver.feed(event_of(message))
+    driver.feed(ResponseBody(b"no", True))
+    (end,) = driver.recorder.ends
+    assert bool(driver.recorder.replies) is bool(made_by)
+    assert end.cause == ("complete" if made_by else "error")
+    replaced = any(type(action) is Immediate for action in driver.log)
+    assert replaced is (not made_by and status >= 500)

@@ -177,10 +177,9 @@ class RequestHalf(StreamState):
 
     def _answer_again(self, first: Decision, out: list[Action]) -> RequestPhase:
         """Repeat the answer to a gateway that asks again for a request, which is counted once."""
-        to = [(names.DESTINATION, first.address)]
-        self.dialect.send(
-            AnswerHeaders(Direction.REQUEST, to, destination=first.address), self.body, out
-        )
+        to = ",".join((first.address, *first.fallbacks))
+        again = AnswerHeaders(Direction.REQUEST, [(names.DESTINATION, to)], destination=to)
+        self.dialect.send(again, self.body, out)
         return RequestPhase.SENT if self.body.is_complete else RequestPhase.PASSING
 
     def _refuse_long(self, out: list[Action]) -> RequestPhase:
@@ -373,8 +372,8 @@ class RequestHalf(StreamState):
 
     def _decided(self, event: Decided, now: float, out: list[Action]) -> RequestPhase:
         decision, is_own = event.decision, self.dialect.is_own
-        if not is_own:
-            decision = replace(decision, fallbacks=())  # most gateways read only one address
+        if not (is_own or self.env.settings.gateway_lists):
+            decision = replace(decision, fallbacks=())
         self.decision = decision
         request, body = decision.request, self.body
         # Keep only the part of the prompt that is read after the decision.
