@@ -78,7 +78,7 @@ async def test_only_what_endpoints_answer_themselves_is_held_against_them(
     ]
     answers = await asyncio.gather(*asked)
     assert [answer.status for answer in answers] == [504] * 12 + [503] * 20
-    reasons = Counter(orjson.loads(answer.body)["error"]["reason"] for answer in answers)
+    reasons = Counter(orjson.loads(answer.body)["error"]["code"] for answer in answers)
     assert reasons == {"timed-out": 12, "no-answer": 20}
     health = gateway.runner.picker.director.health
     assert not any(sum(one.failures.values()) for one in health.records.endpoints.values())

@@ -155,7 +155,7 @@ def test_a_gateway_that_shows_no_bodies_is_refused_unless_none_is_needed():
     caller = Caller(Driver(), shape)
     assert caller.ask() is None
     (refusal,) = caller.driver.log
-    assert orjson.loads(refusal.body)["error"]["reason"] == "no-bodies"
+    assert orjson.loads(refusal.body)["error"]["code"] == "no-bodies"
     for upload in ({":path": "/v1/files"}, {"upgrade": "websocket", ":method": "GET"}):
         caller = Caller(Driver(), shape, extra=upload)
         assert caller.ask() is not None
