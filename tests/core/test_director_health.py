@@ -218,8 +218,7 @@ def test_records_show_why_an_endpoint_was_excluded_and_its_cost():
     assert rows[decision.address]["answers"] < 0.95
     for row in rows.values():
         paid = row["latency_s"] + row["ttft_s"] + row["others_s"]
-        price = paid / (row["answers"] * row["probability"])
-        assert row["cost_s"] == pytest.approx(price)
+        assert row["cost_s"] == pytest.approx(paid / row["answers"])  # P(correct) is not known
     rival = next(a for a in (B, C) if a != decision.address)
     assert shown["endpoint"] == rival
     assert "is less likely to answer (P=" in shown["sentence"]

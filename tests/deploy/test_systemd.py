@@ -44,7 +44,10 @@ async def test_systemd_runs_the_picker_as_the_unit_says(
 ) -> None:
     admin = f"127.0.0.1:{free_port()}"
     others = {name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health")}
-    settings = {"endpoints": [], "listen": {"admin": admin, **others}}
+    settings = {
+        "endpoints": [{"address": "127.0.0.1:1", "model": "m"}],
+        "listen": {"admin": admin, **others},
+    }
     (tmp_path / "laar.yaml").write_text(yaml.safe_dump(settings))
     own = re.findall(
         r"^\w+=.*$", (UNITS / "laar.service").read_text().partition("[Service]")[2], re.MULTILINE

@@ -133,6 +133,10 @@ def test_the_sentence_explains_that_time_decided_between_unmeasured_models():
         "No outcomes are known for these models, so time decided: short answers win."
     )
     assert "No outcome" not in told(fleet(Known(**times), *TWO))["sentence"]
+    for row in told(fleet(Unknown(**times), *TWO))["candidates"]:
+        assert math.isnan(row["probability"])
+        paid = row["latency_s"] + row["ttft_s"] + row["others_s"]
+        assert row["cost_s"] == pytest.approx(paid)
     retry = told(fleet(Unknown(**times), *TWO), request(tried="phi"))["sentence"]
     assert retry.endswith("phi was tried already.")
 

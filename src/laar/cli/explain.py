@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib.metadata import version
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,7 +31,7 @@ _TIMEOUT_S = 30.0
 _MAX_BYTES = 64 << 20
 _HEADER = re.compile(r"\s*([\w!#$%&'*+.^`|~-]+)\s*:(.*)", re.ASCII)
 _ESTIMATES = {
-    "P": "{probability:.2f}",
+    "P": "{sure}",
     "n": "{evidence:.0f}",
     "tokens": "{tokens:.0f}",
     "cached": "{cached_tokens:.0f}",
@@ -269,7 +270,8 @@ def _cells(row: Mapping[str, Any], columns: Mapping[str, str]) -> list[str]:
     cells = [str(row.get("rank", 1)), escape(row["endpoint"]), escape(row["model"])]
     if "probability" not in row:  # the request is opaque
         return [*cells, *("-" for _ in columns)]
-    values = dict(row)
+    p = row["probability"]
+    values = row | {"sure": "-" if p is None or isnan(p) else f"{p:.2f}"}
     if "cost_s" in row:
         parts = ("rtt_s", "base_s", "prefill_s", "queue_s")
         values["risk_s"] = row["cost_s"] - sum(row[part] for part in parts)

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from laar.cli.terminal import ConfigFile, log_to_stderr
+from laar.cli.terminal import ConfigFile, LogFormat, log_to_stderr
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from laar.settings import Loaded
 
 
@@ -31,6 +33,7 @@ def serve(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Log debug messages too.")
     ] = False,
+    log_format: LogFormat = "text",
     home: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run the picker: ext_proc, gRPC health, and the admin port with metrics."""
@@ -42,7 +45,7 @@ def serve(
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError):  # macOS refuses infinity
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    log_to_stderr(verbose)
+    log_to_stderr(log_format, verbose=verbose)
     supervised = None
     if home is not None:
         import laar.server.runner  # noqa: F401 - the slowest import, before standing by
@@ -54,14 +57,15 @@ def serve(
     loaded = load(config)
     if with_envoy:
         gc.enable()
-        _serve_with_envoy(loaded, config, verbose=verbose)
+        options = ["--log-format", log_format, *(["--verbose"] if verbose else [])]
+        _serve_with_envoy(loaded, config, options)
     else:
         from laar.server.runner import serve as run
 
         run(loaded, home=supervised)
 
 
-def _serve_with_envoy(loaded: Loaded, config: Path, *, verbose: bool) -> None:
+def _serve_with_envoy(loaded: Loaded, config: Path, options: Sequence[str]) -> None:
     """Run a picker and Envoy.
 
     Raises:
@@ -77,8 +81,6 @@ def _serve_with_envoy(loaded: Loaded, config: Path, *, verbose: bool) -> None:
     if taken := ports_in_use(loaded.settings.listen):
         raise taken[0]
     bootstrap = bootstrap_beside(loaded, config)
-    command = [sys.executable, "-m", "laar.cli", "serve", "--config", str(config)]
-    if verbose:
-        command.append("--verbose")
+    command = [sys.executable, "-m", "laar.cli", "serve", "--config", str(config), *options]
     with tempfile.TemporaryDirectory(prefix="laar-envoy-") as directory:
         supervise(loaded, command, EnvoyProcess(bootstrap, Path(directory)))

@@ -9,9 +9,11 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
+import orjson
 import typer
 
 from laar.datalayer.files import read_file
@@ -114,13 +116,44 @@ class _Unblocking:
         self._dropped = self._dropped + 1 if data else 0
 
 
-def log_to_stderr(verbose: bool) -> None:
+LogFormat = Annotated[Literal["text", "json"], typer.Option(help="Format of the log on stderr.")]
+
+
+class LogLines(logging.Formatter):
+    """Lines of a log, as text or each as a JSON object; times are ISO 8601 with the time zone."""
+
+    def __init__(self, style: Literal["text", "json"]) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        self._style = style
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
+        """Return a record's time."""
+        at = datetime.fromtimestamp(record.created).astimezone()
+        return at.isoformat(timespec="milliseconds")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record as a line; an exception takes more lines, unless in JSON."""
+        if self._style == "text":
+            return super().format(record)
+        shown = {
+            "time": self.formatTime(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            shown["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(shown).decode()
+
+
+def log_to_stderr(style: Literal["text", "json"], *, verbose: bool) -> None:
     """Configure logging for a long-running command."""
     logging.basicConfig(
         stream=sys.__stderr__ and _Unblocking(sys.__stderr__.fileno()),
         level=logging.DEBUG if verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(LogLines(style))
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 

@@ -78,6 +78,7 @@ class View:
         fetched_tokens: number of tokens whose prefill takes as long as fetching the text cached
             in slower memory, subtracted from `cached_tokens`; None if none is cached there.
         beside: the request that this one accompanies; None for nearly all requests.
+        knows_outcomes: something is known about which candidates are right more often.
         fits: whether the candidate can take the request (`laar.core.needs`); None if all can.
         faults: parts of the policy that failed on this request.
     """
@@ -114,6 +115,7 @@ class View:
     chain: Chain | None = None
     fetched_tokens: Floats | None = None
     beside: Beside | None = None
+    knows_outcomes: bool = True
     fits: Mask | None = None
     faults: tuple[Fault, ...] = ()
 

@@ -99,6 +99,9 @@ def view_of(
     if wrong_s is None and is_open and not chooser.retrying.expects(request):
         wrong_s = settings.wrong_answer_s
     paces = chooser.engines.paces
+    p, some = known.probability[judged], np.count_nonzero
+    evidence = known.evidence[judged]
+    is_known = tried or some(evidence) or np.maximum.reduce(p) > np.minimum.reduce(p)
     view = View(
         request=request,
         now=now,
@@ -110,8 +113,8 @@ def view_of(
         queued_tokens=paces.as_others(slots, table.queued_tokens[slots]),
         in_flight=paces.as_others(slots, table.in_flight[slots]),
         rtt_s=group.rtt_s,
-        probability=known.probability[judged],
-        evidence=known.evidence[judged],
+        probability=p,
+        evidence=evidence,
         seconds_per_token=known.seconds_per_token[model_id],
         base_s=known.base_s[model_id],
         times_tried=_times_tried(table.models, tried)[model_id] if tried else np.zeros(len(slots)),
@@ -125,6 +128,7 @@ def view_of(
         published=None if known.published is None else known.published[judged],
         reported=None if known.reported is None else known.reported[judged],
         answers=standing.answers,
+        knows_outcomes=bool(is_known or (known.reported is not None and some(known.reported))),
         load_s=load_s,
         weights=weights,
         chain=chain,

@@ -40,7 +40,8 @@ def shown(record: DecisionRecord, *, explained: bool = False) -> dict[str, objec
     Args:
         record: the record.
         explained: also return the sentence, and sort the candidates by rank, the picked candidate
-            first; this takes longer.
+            first; this takes longer. Probabilities about which nothing is known are then NaN, and
+            costs do without them.
     """
     decision = record.decision
     view = decision.view
@@ -129,6 +130,10 @@ def _rows(record: DecisionRecord, *, ranked: bool) -> tuple[int, list[dict[str, 
     if view is None or decision.scores is None:
         return 0, [_endpoint(record.specs[decision.slot])]
     by_name = _columns(decision, view, decision.scores)
+    if ranked and not view.knows_outcomes:
+        if "cost_s" in by_name and view.wrong_s is None:
+            by_name["cost_s"] = by_name["cost_s"] * view.probability
+        by_name["probability"] = np.full(len(view.slots), np.nan)
     names, columns = tuple(by_name), list(by_name.values())
     slots, picked, specs = view.slots, decision.position, record.specs
     best: list[int] = []

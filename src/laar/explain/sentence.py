@@ -102,7 +102,9 @@ def _who_won(record: DecisionRecord) -> str:
         reason = f"cost the same within {NEAR_TIE:.0%}; the shortest queue or chance decided"
         return f"{winner} won a tie: {name} {reason}.{degraded}"
     margin_s = float(view.terms.cost_s[rival] - view.terms.cost_s[at])
-    why = _why(view, view.terms, at, rival)
+    if not view.knows_outcomes and view.wrong_s is None:
+        margin_s *= float(view.probability[at])
+    why = _why(view, view.terms, at, rival, alike=_model(record, view, rival) == decision.model)
     remarks = _switch(record, view, view.terms) + _blind(record, view) + degraded
     return f"{winner} won by {_seconds(margin_s)}: {name} {why}.{remarks}"
 
@@ -110,7 +112,7 @@ def _who_won(record: DecisionRecord) -> str:
 def _blind(record: DecisionRecord, view: View) -> str:
     """Return a warning if only time decided between models; empty if accuracy is known."""
     models = {record.specs[int(slot)].models[0] for slot in view.slots}
-    if len(models) < 2 or view.evidence.any() or view.times_tried.any() or np.ptp(view.probability):
+    if len(models) < 2 or view.knows_outcomes:
         return ""
     return " No outcomes are known for these models, so time decided: short answers win."
 
@@ -132,8 +134,8 @@ def _name(record: DecisionRecord, view: View, rival: int) -> str:
     return spec.key if spec.models[0] == record.decision.model else spec.models[0]
 
 
-def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
-    """Return the reasons for and against the rival."""
+def _why(view: View, terms: Terms, winner: int, rival: int, *, alike: bool) -> str:
+    """Return the reasons for and against the rival; `alike` if both have the same model."""
     if view.times_tried[rival] > view.times_tried[winner]:
         return "was tried already"
     answers = terms.each(terms.answers, 1.0)
@@ -147,7 +149,7 @@ def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
         price = "" if view.wrong_s is None else f", and a wrong answer costs {view.wrong_s:.0f} s"
         right = f"right with P={other:.2f} against {mine:.2f}{_on(view)}"
         return f"is faster ({took}) but {right}{price}"
-    slower = f"slower ({took}{_largest_difference(view, terms, winner, rival)})"
+    slower = f"slower ({took}{_largest_difference(view, terms, winner, rival, alike)})"
     if round(other, 2) > round(mine, 2):
         return f"is more often right (P={other:.2f} against {mine:.2f}) but {slower}"
     if mine > _MUCH * other:
@@ -202,14 +204,14 @@ def _on(view: View) -> str:
     return f" on {length} tokens of{kind} {_LANGUAGES.get(language, language)}"
 
 
-def _largest_difference(view: View, terms: Terms, winner: int, rival: int) -> str:
+def _largest_difference(view: View, terms: Terms, winner: int, rival: int, alike: bool) -> str:
     """Return, in words, the term that contributes most to the difference in latency."""
     uncached = view.tokens[rival] - view.cached_tokens[rival]
     reasons = (
         (terms.queue_s, f"{_tokens(view.queued_tokens[rival])} tokens are queued there"),
         (terms.prefill_s, f"{_tokens(uncached)} tokens to prefill"),
         (terms.rtt_s, f"a round trip of {_seconds(terms.rtt_s[rival])}"),
-        (terms.base_s, "its model takes longer to answer"),
+        (terms.base_s, f"{'this endpoint' if alike else 'its model'} takes longer to answer"),
     )
     extra = [float(term[rival] - term[winner]) for term, _ in reasons]
     largest = int(np.argmax(extra))

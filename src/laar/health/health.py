@@ -21,7 +21,7 @@ import random
 from collections.abc import Collection
 
 from laar.health.breaker import OTHERS_TRIAL_S, HealthSettings, Rules, State, Word
-from laar.health.endpoint import Attempt, Stage
+from laar.health.endpoint import Attempt, Endpoint, Stage
 from laar.health.kinds import FAILURES, GOOD, Kind, Reply, judge
 from laar.health.outcomes import Outcomes
 from laar.health.questions import Questions
@@ -31,6 +31,7 @@ from laar.health.silence import find_hang, silence_s
 from laar.health.standing import Standing
 
 _LOOK_S = 0.25
+_LOOKS = 4000  # attempts checked at once, which takes up to 10 ms
 _READ_EVERY_S = 2.0
 """Seconds after which another answer of a healthy endpoint is read."""
 
@@ -57,6 +58,7 @@ class Health:
         self._outcomes = Outcomes(self.records, self.questions)
         self._endpoints = self.records.endpoints
         self.look_at = 0.0
+        self._unseen: list[Endpoint] = []
         self.reads = True
         self.culprits: Collection[int] = self.records.blame.records
         self.refused: Collection[object] = self.records.refusals.kinds
@@ -287,13 +289,23 @@ class Health:
     # -- periodic checks -----------------------------------------------------------------------
 
     def look(self, now: float) -> None:
-        """Find endpoints that have become silent; call it once `look_at` has passed."""
+        """Find endpoints that have become silent; call it once `look_at` has passed.
+
+        Those with thousands of attempts in all take several calls.
+        """
         self.look_at = now + _LOOK_S
         if not self.settings.enabled:
             return
-        for endpoint in self._endpoints.values():
-            if endpoint.attempts:
-                find_hang(self.records, self.questions, endpoint, now)
+        unseen, left = self._unseen, _LOOKS
+        if not unseen:
+            unseen += (endpoint for endpoint in self._endpoints.values() if endpoint.attempts)
+        while unseen:
+            if left <= 0:
+                self.look_at = now
+                break
+            endpoint = unseen.pop()
+            left -= len(endpoint.attempts)
+            find_hang(self.records, self.questions, endpoint, now)
 
     # -- for decisions -------------------------------------------------------------------------
 

@@ -32,6 +32,8 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from heapq import merge
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -302,24 +304,28 @@ class PrefixIndex:
             if start >= count or hashes[start] != use.hashes[0]:
                 yield use.hashes[-1], ENDS[start + len(use.hashes)] - ENDS[start]
 
-    def dump(self, max_blocks: int) -> list[Kept]:
-        """Return the latest uses over all slots, the oldest first, up to `max_blocks` in total.
+    def dump(self, max_blocks: int) -> Callable[[], list[Kept]]:
+        """Return a function that returns the latest uses, for any thread.
 
-        Claims are included, as most requests succeed. The arrays are the index's own: do not modify
-        them.
+        They are those of all slots, the oldest first, up to `max_blocks` in total. Claims are
+        included, as most requests succeed. The arrays are the index's own: do not modify them.
         """
-        uses = sorted(
-            ((use, cache) for cache in self._caches for use in cache.by_age.values()),
-            key=lambda entry: -entry[0].stamp,
-        )
-        kept: list[Kept] = []
-        for use, cache in uses:
-            max_blocks -= len(use.hashes)
-            if max_blocks < 0:
-                break
-            kept.append(Kept(cache.slot, use.start, use.hashes))
-        kept.reverse()
-        return kept
+        caches = [cache for cache in self._caches if cache.by_age]
+
+        def latest() -> list[Kept]:
+            # Copying one cache's uses is a single step for other threads.
+            by_age = (zip(reversed(list(c.by_age.values())), repeat(c.slot)) for c in caches)
+            kept, left = list[Kept](), max_blocks
+            for use, slot in merge(*by_age, key=lambda entry: entry[0].stamp, reverse=True):
+                start, hashes = use.start, use.hashes
+                left -= len(hashes)
+                if left < 0:
+                    break
+                kept.append(Kept(slot, start, hashes))
+            kept.reverse()
+            return kept
+
+        return latest
 
     def restore(self, uses: Iterable[Kept]) -> int:
         """Restore a result of `dump` into an empty index; return the number of uses.

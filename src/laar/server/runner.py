@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from laar.datalayer.visits import cancel
+from laar.envoy.options import MESSAGE_TIMEOUT_S
 from laar.server.admin.port import AdminPort
 from laar.server.admin.server import AdminServer
 from laar.server.collectors import Collectors
@@ -50,6 +51,7 @@ _LET_GO_EVERY_S = 0.05
 _PROBES = 100
 """Maximum number of concurrent probes per connection: the health port may be open to anyone."""
 _PROBE_BYTES = 4096
+_STALL_TICK_S = 0.25
 """Maximum length of a probe's message, which is a service name."""
 
 
@@ -175,6 +177,7 @@ class Runner:
 
             tasks.spawn("templates", TemplateProbes(picker.prefixes, picker.table).run)
         tasks.spawn("feed", picker.feed.run)
+        tasks.spawn("stalls", _report_stalls)
         picker.observability.start(tasks.spawn)
         tasks.spawn("settings", lambda: self.reloader.follow(self.apply))
 
@@ -279,6 +282,21 @@ def serve(settings: Loaded, *, home: Home | None = None) -> None:
         os._exit(0)  # not waiting for threads, which a name server may block for a minute
 
     uvloop.run(main())
+
+
+async def _report_stalls() -> None:
+    """Log each time that this process answered nobody for so long that Envoy may have gone on."""
+    loop = asyncio.get_running_loop()
+    while True:
+        began = loop.time()
+        await asyncio.sleep(_STALL_TICK_S)
+        if (stalled_s := loop.time() - began) > MESSAGE_TIMEOUT_S - _STALL_TICK_S:
+            _LOG.warning(
+                "this picker answered nobody for %.1f s: Envoy waits %g s (message_timeout), then "
+                "requests go on without the picker's choice. Was it suspended, or out of CPU?",
+                stalled_s,
+                MESSAGE_TIMEOUT_S,
+            )
 
 
 async def _collect(picker: Picker, started: asyncio.Event) -> None:

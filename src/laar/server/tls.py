@@ -13,6 +13,7 @@ With `client_ca`, callers must present a certificate issued by that CA (mTLS).
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import ssl
@@ -32,6 +33,8 @@ from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
     from laar.settings.listening import Tls
+
+_LOG = logging.getLogger(__name__)
 
 RELOAD_S = 1.0
 SELF_SIGNED_DAYS = 3650
@@ -106,6 +109,7 @@ class ServerTls:
         ):
             await use(found)
             self.shown = found  # only now: after an error, it is tried again
+            _LOG.info("a new certificate is in use; it is valid until %s", found.expires_at)
 
 
 def check_tls(settings: Tls) -> None:

@@ -25,7 +25,8 @@ SCHEMA = 1
 
 MAX_BLOCKS = 1 << 20
 """Maximum number of prompt blocks in a snapshot; the latest are kept. They take 11 MB and cover
-about 100 busy endpoints' caches. Collecting them blocks the event loop for about 10 ms."""
+about 100 busy endpoints' caches."""
+_PIECE = 1024  # prompts
 
 MAX_STORED = 8192
 """Maximum number of stored responses in a snapshot, and of document orders that are restored from
@@ -78,7 +79,7 @@ def snapshot(
     director = sharing.director
     table = director.table
     addresses = {slot: table.spec(slot).key for slot in table.active.tolist()}
-    uses: list[Kept] = []
+    uses: Callable[[], list[Kept]] = list
     sizes: _Sizes | None = None
     if sharing.prefixes is not None:
         beliefs = sharing.prefixes.beliefs
@@ -107,11 +108,15 @@ def snapshot(
         if (online := sharing.online) is not None:
             # Serialized first: outcomes received after `place` was read will be counted twice.
             document["outcomes"] = online.state(now)
-        document["uses"] = [
+        kept = (
             _Use(addresses[at], start, start + len(hashes), to_bytes(hashes))
-            for at, start, hashes in uses
+            for at, start, hashes in uses()
             if at in addresses
-        ]
+        )
+        # In pieces: while one is encoded, no other thread runs.
+        pieces = iter(lambda: list(islice(kept, _PIECE)), [])
+        encoded = b",".join(msgspec.json.encode(piece)[1:-1] for piece in pieces)
+        document["uses"] = msgspec.Raw(b"[" + encoded + b"]")
         document["orders"] = [Moved(key, changes) for key, changes in orders]
         data = msgspec.json.encode(document)
         return _digest(data) + b"\n" + data

@@ -154,7 +154,7 @@ class PageModel:
         """Return each endpoint's mean P(correct) over recent requests; NaN if there were none."""
         total, count = np.zeros(self._table.capacity), np.zeros(self._table.capacity)
         for record in records[:_RECENT]:
-            if (view := record.decision.view) is not None:
+            if (view := record.decision.view) is not None and view.knows_outcomes:
                 total[view.slots] += view.probability
                 count[view.slots] += 1
         mean: Floats = np.divide(total, count, out=np.full(len(total), math.nan), where=count > 0)

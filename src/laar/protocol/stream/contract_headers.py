@@ -59,7 +59,8 @@ def headers_of_answer(
     headers.append((names.OVERHEAD_US, str(overhead_us)))
     if decision.view is not None and (terms := decision.view.terms) is not None:
         at = decision.position
-        latency_s, sure = terms.latency_s.item(at), terms.probability.item(at)
+        latency_s = terms.latency_s.item(at)
+        sure = terms.probability.item(at) if decision.view.knows_outcomes else 1.0
         if terms.answers is not None:
             sure *= terms.answers.item(at)
         ttft_s = latency_s - terms.base_s.item(at)  # if the policy does not estimate it

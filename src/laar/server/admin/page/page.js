@@ -19,7 +19,7 @@ const seconds = (s) => !known(s) ? "unknown"
   : s < 100 ? `${s.toFixed(2)} s` : `${Math.round(s)} s`;
 const count = (n) => !known(n) ? "unknown" : n >= 1e4 ? `${Math.round(n / 1000)}k` : `${Math.round(n)}`;
 const share = (x) => known(x) ? `${Math.round(x * 100)} %` : "unknown";
-const probability = (x) => known(x) ? x.toFixed(2) : "unknown";
+const probability = (x) => known(x) ? x.toFixed(2) : "-";
 const age = (s) => known(s) ? `${s < 10 ? s.toFixed(1) : Math.round(s)} s ago` : "never";
 
 // -- elements -----------------------------------------------------------------------------------

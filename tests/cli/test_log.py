@@ -1,14 +1,17 @@
-"""A picker whose log goes to a pipe that nobody reads."""
+"""The log: its lines, and a pipe that nobody reads."""
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sys
+from datetime import datetime
 
 import pytest
 import yaml
 
+from laar.envoy.options import MESSAGE_TIMEOUT_S
 from support import eventually, free_port
 
 GAP = b"log lines dropped because nobody read them in time: "
@@ -62,3 +65,32 @@ async def test_a_log_that_nobody_reads_does_not_stop_the_picker(tmp_path, http):
         with contextlib.suppress(ProcessLookupError):
             picker.kill()
         os.close(reader)
+
+
+@pytest.mark.long
+async def test_lines_in_json_say_when_the_picker_answered_nobody(tmp_path):
+    listen = {name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")}
+    path = tmp_path / "laar.yaml"
+    path.write_text(
+        yaml.safe_dump({"endpoints": [{"address": "127.0.0.1:1", "model": "m"}], "listen": listen})
+    )
+    command = (sys.executable, "-m", "laar.cli", "serve", "-c", str(path), "--log-format", "json")
+    picker = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+
+    async def line_with(words):
+        while True:
+            line = json.loads(await picker.stderr.readline())
+            assert datetime.fromisoformat(line["time"]).tzinfo is not None
+            if words in line["message"]:
+                return line
+
+    try:
+        async with asyncio.timeout(60):
+            assert (await line_with("serving"))["level"] == "INFO"
+            picker.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(MESSAGE_TIMEOUT_S + 0.2)
+            picker.send_signal(signal.SIGCONT)
+            assert (await line_with("answered nobody"))["level"] == "WARNING"
+    finally:
+        picker.kill()
+        await picker.wait()
