@@ -10,6 +10,7 @@ import zmq.asyncio
 
 from laar.core.decision import Completion
 from laar.core.endpoints import Reading
+from laar.core.request import Api, Request
 from laar.prefix.tokens import hash_blocks, root
 from laar.server.fleet import FleetState
 from laar.server.picker import Picker
@@ -135,7 +136,12 @@ def test_the_restart_of_a_rank_leaves_the_sessions_of_others():
     for key in keys:
         fleet.reading(key, Reading(capacity_tokens=10_000.0), 0.0)
         slot = picker.table.slot(key)
-        sessions.end(sessions.begin(f"session of {key}", None, slot, 6_000.0, 0.0, 1.0, 0.0), 1.0)
+        prompt = Request(id="", api=Api.CHAT, spans=(f"{key} " * 2_000,))
+        chain = picker.prefixes.chain(prompt)
+        receipt = picker.prefixes.insert(slot, chain, 0.0)
+        place = sessions.begin(f"session of {key}", chain, slot, 6_000.0, 0.0, 1.0, 0.0)
+        picker.prefixes.settle(receipt, None)
+        sessions.end(place, 1.0)
     fleet.reading(keys[1], Reading(capacity_tokens=10_000.0, restarted=True), 2.0)
     assert [each["endpoint"] for each in sessions.shown(2.0, 9)] == [keys[0], keys[2]]
     fleet.ranked(ADDRESS, 2)  # it may return within a minute
