@@ -126,6 +126,8 @@ def test_a_model_that_fails_with_the_first_is_not_its_companion() -> None:
 def test_nothing_is_asked_beside_a_request_that_is_not_there() -> None:
     d = fleet([0.5, 0.5], [1.0, 1.0])
     assert refusal(d, request("2", companion_of="1")) == "no-companion"
+    end(d, d.decide(request(tenant="x", shadow=True), 0.0))
+    assert refusal(d, request("2", companion_of="1", tenant="x")) == "no-companion"
     first = d.decide(request(tenant="x"), 0.0)
     assert refusal(d, request("2", companion_of="1", tenant="y")) == "no-companion"
     assert refusal(d, request("2", companion_of="1", tenant="x", shadow=True)) == "no-companion"

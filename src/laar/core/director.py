@@ -134,7 +134,7 @@ class Director(Chooser):
         if decision.view is not None and decision.view.weights is not None:
             self._next_weights = None  # the next decision uses new weights
         view, flight = decision.view, decision.flight
-        if request.retries:
+        if request.retries and not request.shadow:
             self.companions.begin(decision)
         elif view is not None and not request.shadow and request.model in self.settings.aliases:
             self.retrying.observe(request, view.probability.item(decision.position))

@@ -200,7 +200,8 @@ SIGNATURES = frozenset(
 _NAMED_ATTRIBUTES = {"request.path": ":path", "request.id": REQUEST_ID}
 _ATTRIBUTE_START, _ATTRIBUTE_END = "request.headers['", "']"
 
-_REQUEST_ID = re.compile(r"[!-~]{1,128}")
+_MAX_ID_CHARS = 128
+_REQUEST_ID = re.compile(rf"[!-~]{{1,{_MAX_ID_CHARS}}}")
 
 
 class Answers(StrEnum):
@@ -301,7 +302,7 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
             return get(LLM_D.get(name, ""), "") or get(name, "")
 
         head.tried = get(TRIED, "")
-        head.companion_of = get(COMPANION_OF, "")
+        head.companion_of = get(COMPANION_OF, "")[: _MAX_ID_CHARS + 1]  # a longer one is no id
         if wrong := get(WRONG_ANSWER, "").strip().lower():
             head.retries, head.wrong_answer_s = wrong == RETRY, seconds_of(wrong)
         head.task = name_of(get(TASK, ""))

@@ -28,7 +28,7 @@ from laar.accuracy.capability import CapabilityModel
 from laar_lab.claims import Evidence, Seen
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.experiments.laar_ladder import _asked as lookups_asked
+from laar_lab.experiments.laar_ladder import asked_of
 from laar_lab.experiments.lookups import World, sites_of, uncached, world_of
 from laar_lab.experiments.real_questions import RecordsWorld, records_world
 from laar_lab.report import Report, Table, Value
@@ -106,7 +106,7 @@ def _ask(of: Path | World, users: int, at_once: int, seed: int, every_s: float |
         world: RecordsWorld | World = records_world(of, swapped=True)
         asked = records_world(of, swapped=True).questions(seed, _QUESTIONS)
     else:
-        world, asked = of, [uncached(question) for question in lookups_asked(of, seed, False)]
+        world, asked = of, [uncached(question) for question in asked_of(of, seed, False)]
     assessor = CapabilityAssessor(CapabilityModel(world.capability))
     fleet = VirtualFleet(sites_of(world.surface), FleetSettings(), seed=seed, assessor=assessor)
     answered = ask_until_correct(fleet, asked, concurrency=users, at_once=at_once, every_s=every_s)

@@ -138,7 +138,7 @@ def run_one(
     seed: int,
 ) -> _Run:
     """Run a contestant with a number of users, with or without caching, on a seed."""
-    asked = _asked(world, seed, quick)
+    asked = asked_of(world, seed, quick)
     if not cached:
         asked = [uncached(question) for question in asked]
     known = CapabilityModel(world.capability)
@@ -179,7 +179,7 @@ def run_one(
     return _Run(times=np.array(times), engine_s=sum(record.ttca_s for record in answered))
 
 
-def _asked(world: World | RecordsWorld, seed: int, quick: bool) -> list[Question]:
+def asked_of(world: World | RecordsWorld, seed: int, quick: bool) -> list[Question]:
     """Return the questions of a seed in random order, like mixed traffic."""
     if isinstance(world, RecordsWorld):
         return world.questions(seed, _PER_RUN // (3 if quick else 1))
