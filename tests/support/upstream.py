@@ -15,7 +15,7 @@ from support.served import ServedEngine
 
 _MAX_RECORDED = 10_000
 _WATCHED = ("/metrics", "/health")
-_AGENTS = ("laar-names", "laar-templates")
+_AGENTS = ("laar-names", "laar-trial", "laar-templates")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

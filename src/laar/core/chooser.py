@@ -250,6 +250,7 @@ class Chooser:
             engine_priority=engine_priority,
             trial=ranking.on_trial,
             once=once,
+            alone=len(group.able) == 1,
             left_out=None if view is None else group.standing.left_out,
             flight=InFlight(
                 slot=slot,

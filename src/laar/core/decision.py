@@ -206,6 +206,7 @@ class Decision:
         trial: the endpoint is excluded, and this request tests whether it has recovered.
         left_out: by slot, why health excluded an endpoint.
         once: similar requests often fail at several endpoints, so this one has no fallbacks.
+        alone: no other endpoint serves the model, whatever its health.
         flight: the state of the request between its decision and its end.
     """
 
@@ -235,6 +236,7 @@ class Decision:
     engine_priority: int | None = None
     trial: bool = False
     once: bool = False
+    alone: bool = False
     left_out: Mapping[int, str] | None = None
     flight: InFlight
 

@@ -56,6 +56,6 @@ class StreamSettings:
     and answers name the selected and the serving endpoints. Only for the conformance tests
     of the Gateway API Inference Extension: it lets any client choose an endpoint."""
     gateway_lists: bool = False
-    """Whether gateways other than laar's own get a list of endpoints, of which their retries use the
-    next, as Istio reads it. Others (Envoy AI Gateway, kgateway, agentgateway) take a list for one
-    address, and find no such endpoint."""
+    """Whether gateways other than laar's own get a list of endpoints, of which their retries use
+    the next, as Istio reads it. Others (Envoy AI Gateway, kgateway, agentgateway) take a list for
+    one address, and find no such endpoint."""

@@ -14,8 +14,8 @@ is open: no headers in time       is hedged, to an endpoint      is waited for
 
 A request *acts* unless laar knows that it only computes an answer: its method is safe, or its path
 is one of `laar.protocol.paths` and its body asks for nothing else. While a hedged attempt is open,
-no 4xx ends the request. If there is no other endpoint, 429 and 503 do: their ``retry-after`` is for
-the client. laar's routes allow what follows the first kind of attempt, and the
+no 4xx ends the request. If the model has no other endpoint, 429 and 503 do: their ``retry-after``
+is for the client. laar's routes allow what follows the first kind of attempt, and the
 metadata returned here extend that.
 """
 
@@ -32,7 +32,7 @@ the connection while Envoy still writes, and Envoy then sees the reset but not t
 endpoint would be sent megabytes, for nothing."""
 
 RETRIED_STATUSES = (500, 502, 503, 504)
-_STATUSES = {  # by whether the request may be repeated, and whether there is another endpoint
+_STATUSES = {  # by whether the request may be repeated, and whether the model has other endpoints
     (True, True): "429,500,502,503,504",
     (False, True): "429",
     (True, False): "500,502,504",
@@ -82,7 +82,7 @@ def attempts_of(decision: Decision, limit: int, *, acts: bool, body_bytes: int |
     repeats = not (acts or decision.once)
     patience_s = _patience(decision, hedges=repeats and len(ranked) > 1)
     retries = []
-    if statuses := _STATUSES[repeats, len(ranked) > 1]:
+    if statuses := _STATUSES[repeats, not decision.alone]:
         retries.append((names.RETRIED_STATUSES, statuses))
     if repeats and body_bytes is not None and body_bytes <= RESENT_BYTES:
         retries.append((names.RETRY_ON, "reset"))
