@@ -94,7 +94,9 @@ def view_of(
     if weights_of:
         of = chooser.engines.constants(slots)
         load_s = chooser.adapters.price(slots, request.model, float(of.answer_s.mean()))
-    paces = chooser.engines.paces
+    in_flight, queued_tokens = table.in_flight[slots], table.queued_tokens[slots]
+    if (paces := chooser.engines.paces).any_hasty:
+        in_flight, queued_tokens = paces.as_others(slots, np.array((in_flight, queued_tokens)))
     view = View(
         request=request,
         now=now,
@@ -103,8 +105,8 @@ def view_of(
         slots=slots,
         tokens=tokens,
         cached_tokens=shares[slots] * tokens,
-        queued_tokens=paces.as_others(slots, table.queued_tokens[slots]),
-        in_flight=paces.as_others(slots, table.in_flight[slots]),
+        queued_tokens=queued_tokens,
+        in_flight=in_flight,
         rtt_s=group.rtt_s,
         probability=known.probability[judged],
         evidence=known.evidence[judged],
