@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from bench.options import count, parser_for
 from laar.core.decision import Completion, Decision
+from laar.health import Kind, Reply
 from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost
 from laar_lab.sim.fleet import (
     Arrival,
@@ -135,6 +136,15 @@ def useless(
         settle(decision, end)
 
     fleet.director.settle = report  # type: ignore[method-assign]
+    questions = fleet.director.health.questions
+    answered, quick = questions.answered, fleet.director.table.slot("quick")
+
+    def differ(slot: int, reply: Reply | None, now: float, failed: Kind | None) -> None:
+        if reply is not None and slot == quick:  # it does not know what its siblings say
+            reply.said = 2
+        answered(slot, reply, now, failed)
+
+    questions.answered = differ  # type: ignore[assignment]
     addresses = chosen(fleet, rng, 1500, 1.0 / per_s)[WARM_UP:]
     return addresses.count("quick") / len(addresses)
 

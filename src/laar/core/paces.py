@@ -189,8 +189,8 @@ class Paces:
 
     def as_others(self, slots: Slots, load: Floats) -> Floats:
         """Return loads of slots in which hasty ones have at least the others' mean."""
-        hasty = self.hasty[slots] if self.any_hasty else None
-        if hasty is None or not np.count_nonzero(hasty) or hasty.all():
+        hasty = self.hasty[slots]
+        if hasty.all():
             return load
         others = load[..., ~hasty].mean(axis=-1, keepdims=True)
         return np.where(hasty, np.maximum(load, others), load)

@@ -98,10 +98,12 @@ def view_of(
     wrong_s = request.wrong_answer_s
     if wrong_s is None and is_open and not chooser.retrying.expects(request):
         wrong_s = settings.wrong_answer_s
-    paces = chooser.engines.paces
     p, some = known.probability[judged], np.count_nonzero
     evidence = known.evidence[judged]
     is_known = tried or some(evidence) or np.maximum.reduce(p) > np.minimum.reduce(p)
+    in_flight, queued_tokens = table.in_flight[slots], table.queued_tokens[slots]
+    if (paces := chooser.engines.paces).any_hasty:
+        in_flight, queued_tokens = paces.as_others(slots, np.array((in_flight, queued_tokens)))
     view = View(
         request=request,
         now=now,
@@ -110,8 +112,8 @@ def view_of(
         slots=slots,
         tokens=tokens,
         cached_tokens=shares[slots] * tokens,
-        queued_tokens=paces.as_others(slots, table.queued_tokens[slots]),
-        in_flight=paces.as_others(slots, table.in_flight[slots]),
+        queued_tokens=queued_tokens,
+        in_flight=in_flight,
         rtt_s=group.rtt_s,
         probability=p,
         evidence=evidence,
