@@ -87,6 +87,7 @@ async def test_lines_in_json_say_when_the_picker_answered_nobody(tmp_path):
     try:
         async with asyncio.timeout(60):
             assert (await line_with("serving"))["level"] == "INFO"
+            await line_with("probe 127.0.0.1:1")
             picker.send_signal(signal.SIGSTOP)
             await asyncio.sleep(MESSAGE_TIMEOUT_S + 0.2)
             picker.send_signal(signal.SIGCONT)

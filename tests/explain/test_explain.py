@@ -134,7 +134,7 @@ def test_the_sentence_explains_that_time_decided_between_unmeasured_models():
     )
     assert "No outcome" not in told(fleet(Known(**times), *TWO))["sentence"]
     for row in told(fleet(Unknown(**times), *TWO))["candidates"]:
-        assert math.isnan(row["probability"])
+        assert row["probability"] is None
         paid = row["latency_s"] + row["ttft_s"] + row["others_s"]
         assert row["cost_s"] == pytest.approx(paid)
     retry = told(fleet(Unknown(**times), *TWO), request(tried="phi"))["sentence"]

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib.metadata import version
-from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -271,7 +270,7 @@ def _cells(row: Mapping[str, Any], columns: Mapping[str, str]) -> list[str]:
     if "probability" not in row:  # the request is opaque
         return [*cells, *("-" for _ in columns)]
     p = row["probability"]
-    values = row | {"sure": "-" if p is None or isnan(p) else f"{p:.2f}"}
+    values = {**row, "sure": "-" if p is None else f"{p:.2f}"}
     if "cost_s" in row:
         parts = ("rtt_s", "base_s", "prefill_s", "queue_s")
         values["risk_s"] = row["cost_s"] - sum(row[part] for part in parts)

@@ -124,7 +124,7 @@ class LogLines(logging.Formatter):
 
     def __init__(self, style: Literal["text", "json"]) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
-        self._style = style
+        self._in_json = style == "json"
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
         """Return a record's time."""
@@ -133,7 +133,7 @@ class LogLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as a line; an exception takes more lines, unless in JSON."""
-        if self._style == "text":
+        if not self._in_json:
             return super().format(record)
         shown = {
             "time": self.formatTime(record),

@@ -40,7 +40,7 @@ def shown(record: DecisionRecord, *, explained: bool = False) -> dict[str, objec
     Args:
         record: the record.
         explained: also return the sentence, and sort the candidates by rank, the picked candidate
-            first; this takes longer. Probabilities about which nothing is known are then NaN, and
+            first; this takes longer. Probabilities about which nothing is known are then None, and
             costs do without them.
     """
     decision = record.decision
@@ -133,7 +133,7 @@ def _rows(record: DecisionRecord, *, ranked: bool) -> tuple[int, list[dict[str, 
     if ranked and not view.knows_outcomes:
         if "cost_s" in by_name and view.wrong_s is None:
             by_name["cost_s"] = by_name["cost_s"] * view.probability
-        by_name["probability"] = np.full(len(view.slots), np.nan)
+        by_name["probability"] = np.full(len(view.slots), None)
     names, columns = tuple(by_name), list(by_name.values())
     slots, picked, specs = view.slots, decision.position, record.specs
     best: list[int] = []
