@@ -550,7 +550,7 @@ class Admission:
             return
         self._turns[decision.id] = place
         if place.key == _session(decision.request) and self.on_turn is not None:
-            context = Context(key, tokens, place.shared * tokens, place.reread_s)
+            context = Context(key, tokens, place.shared, place.reread_s)
             self.on_turn(slot, decision.flight.receipt, context)
 
 
