@@ -150,8 +150,10 @@ class Admission:
         def room(view: View) -> Mask:
             nonlocal for_context, key
             key = self._known(request, view)
-            if not (key or self.by_load):
-                return np.ones(len(view.slots), np.bool_)
+            if not (key or self.by_load):  # a title, say, goes where its session is
+                session = _session(request) if request.session else ""
+                own = self._own(session, view) if session else None
+                return np.ones(len(view.slots), np.bool_) if own is None else own
             own = self._own(key, view)
             # The load limits apply to parallel turns, since many clients may share a name.
             place = self.sessions.place(key) if self.by_load else None
@@ -550,7 +552,7 @@ class Admission:
             return
         self._turns[decision.id] = place
         if place.key == _session(decision.request) and self.on_turn is not None:
-            context = Context(key, tokens, place.shared * tokens, place.reread_s)
+            context = Context(key, tokens, place.shared, place.reread_s)
             self.on_turn(slot, decision.flight.receipt, context)
 
 

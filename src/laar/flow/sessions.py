@@ -101,7 +101,7 @@ class Place:
         reread_s: cost of prefilling it again, in seconds.
         end: the last hash of its prompt, by which the prefix index knows it.
         blocks: number of blocks of that prompt.
-        shared: share of it that was cached for others when it was first seen, in 0..1.
+        shared: tokens of it that were cached for others when it was first seen.
         busy: turns in flight.
         idle_at: when the last turn ended.
         middle: the number of blocks up to the middle of its own text, and the hash of the last one;
@@ -192,8 +192,8 @@ class Sessions:
         if place is None:
             is_other = not _name(session)
         elif before:
-            is_other = before != place.end
-            place.is_key |= is_other and before in place.left
+            place.is_key |= before in place.left
+            is_other = before != place.end and (place.is_key or not _begins(place, chain))
         else:
             is_other = place.is_key or (_is_shorter(tokens, place) and not _begins(place, chain))
         if not is_other:
@@ -259,7 +259,7 @@ class Sessions:
                 place = Place(key, slot, tokens, reread_s)
                 place.has_returned = not _name(key) and chain.continues != 0
                 own_from = chain.own_from if chain.continues else len(chain)
-                place.shared = min(found / tokens, chain.fraction(own_from))
+                place.shared = min(found, tokens * chain.fraction(own_from))
         else:
             self._remove(place)
             self._continue(place, chain, now)
@@ -423,7 +423,7 @@ class Sessions:
 
     def _pinned(self, slot: int) -> float:
         """Return the tokens that an endpoint can't evict, as turns of sessions are in flight."""
-        return sum(place.tokens * (1.0 - place.shared) for place in self._busy[slot])
+        return sum(max(0.0, place.tokens - place.shared) for place in self._busy[slot])
 
     def _price(
         self,
@@ -494,7 +494,8 @@ def _by_prompt(key: str, end: int) -> str:
 
 def _middle(place: Place, chain: Chain) -> tuple[int, int]:
     """Return the value of `Place.middle` after a turn with this prompt."""
-    blocks = int(len(chain) * (1.0 + place.shared) / 2.0)
+    shared = min(1.0, place.shared / max(1.0, place.tokens))
+    blocks = int(len(chain) * (1.0 + shared) / 2.0)
     return (blocks, chain.hashes[blocks - 1]) if blocks else (0, 0)
 
 
