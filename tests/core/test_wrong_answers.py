@@ -120,7 +120,7 @@ def test_memory_of_tenants_is_bounded() -> None:
     retrying = Retrying()
     for number in range(MAX_TENANTS + 10):
         retrying.observe(request(tenant=f"t{number}"), 0.5)
-    assert len(retrying._seen) == MAX_TENANTS
+    assert len(retrying.seen) == MAX_TENANTS
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,12 @@ class Director(Chooser):
         view, flight = decision.view, decision.flight
         if request.retries and not request.shadow:
             self.companions.begin(decision)
-        elif view is not None and not request.shadow and request.model in self.settings.aliases:
+        elif (
+            (request.tried or request.tenant in self.retrying.seen)
+            and view is not None
+            and not request.shadow
+            and request.model in self.settings.aliases
+        ):
             self.retrying.observe(request, view.probability.item(decision.position))
         if decision.reason == TRY and decision.view is not None:
             self.explorer.tried(decision.view, decision.position)

@@ -11,7 +11,8 @@ from laar.core.request import Request
 from laar.latest import Latest
 
 MAX_TENANTS = 1024
-"""Maximum number of tenants remembered; clients without a tenant count as one."""
+"""Maximum number of tenants remembered; clients without a tenant count as one. A tenant is
+remembered from the first request with tried models on."""
 
 _UNSEEN = 2.0  # wrong answers without a retry that are assumed before any was seen
 _MEMORY = 64.0  # wrong answers after which earlier ones count half
@@ -22,18 +23,17 @@ class Retrying:
     """Learns which tenants' clients ask again."""
 
     def __init__(self) -> None:
-        self._seen: Latest[str, tuple[float, float]] = Latest(MAX_TENANTS)
+        self.seen: Latest[str, tuple[float, float]] = Latest(MAX_TENANTS)
+        """By tenant, the wrong answers that were expected, and the requests with tried models."""
 
-    def expects(self, request: Request) -> bool:
-        """Return whether the request's client is expected to ask again."""
-        if request.retries or request.tried:
-            return True
-        wrong, again = self._seen.get(request.tenant, (0.0, 0.0))
+    def expected_of(self, tenant: str) -> bool:
+        """Return whether the clients of a tenant in `seen` are expected to ask again."""
+        wrong, again = self.seen[tenant]
         return again >= _MOSTLY * (wrong + _UNSEEN)
 
     def observe(self, request: Request, probability: float) -> None:
-        """Count a request that was answered by a model with this P(correct)."""
-        wrong, again = self._seen.get(request.tenant, (0.0, 0.0))
+        """Count a request that is sent to a model with this P(correct)."""
+        wrong, again = self.seen.get(request.tenant, (0.0, 0.0))
         keep = 0.5 if wrong > _MEMORY else 1.0
         again = keep * again + bool(request.tried)
-        self._seen[request.tenant] = keep * wrong + 1.0 - probability, again
+        self.seen[request.tenant] = keep * wrong + 1.0 - probability, again

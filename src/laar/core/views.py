@@ -95,8 +95,11 @@ def view_of(
     if weights_of:
         of = chooser.engines.constants(slots)
         load_s = chooser.adapters.price(slots, request.model, float(of.answer_s.mean()))
-    wrong_s = request.wrong_answer_s
-    if wrong_s is None and is_open and not chooser.retrying.expects(request):
+    wrong_s, tenant, retrying = request.wrong_answer_s, request.tenant, chooser.retrying
+    asks_again = request.retries or bool(request.tried)
+    if not asks_again and tenant in retrying.seen:
+        asks_again = retrying.expected_of(tenant)
+    if wrong_s is None and is_open and not asks_again:
         wrong_s = settings.wrong_answer_s
     p, some = known.probability[judged], np.count_nonzero
     evidence = known.evidence[judged]
