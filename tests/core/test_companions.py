@@ -131,6 +131,8 @@ def test_nothing_is_asked_beside_a_request_that_is_not_there() -> None:
     first = d.decide(request(tenant="x"), 0.0)
     assert refusal(d, request("2", companion_of="1", tenant="y")) == "no-companion"
     assert refusal(d, request("2", companion_of="1", tenant="x", shadow=True)) == "no-companion"
+    unread = Request(id="2", api=Api.OPAQUE, model="a", companion_of="1", tenant="x")
+    assert refusal(d, unread) == "not-worth-it"
     second = d.decide(request("2", companion_of="1", tenant="x"), 0.0)
     assert d.table.in_flight.sum() == 2
     end(d, first)

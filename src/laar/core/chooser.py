@@ -21,7 +21,7 @@ from laar.core.adapters import Adapters
 from laar.core.apart import Prefiller, may_be_apart
 from laar.core.attempts import kinds_of, traits
 from laar.core.candidates import Candidates, Group
-from laar.core.companions import Companions, beside, check_worth
+from laar.core.companions import Companions, beside, check_worth, not_worth_it
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
 from laar.core.eligible import Eligible, able_to_take, in_all, prefer
 from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
@@ -149,6 +149,8 @@ class Chooser:
         """
         group, earlier = self._group(request, now)
         if request.api is Api.OPAQUE:
+            if request.companion_of:
+                raise not_worth_it()
             drawn = self._draw(request, group, now)
             return self._decision(request, group, drawn, now, new_id, earlier, group.alive)
         asked = self.policies.get(request.policy) if self.settings.allow_policy_header else None
