@@ -34,6 +34,7 @@ OTHER: dict[str, Any] = {
     "routing.apart": "threshold",
     "routing.apart_tokens": 700,
     "routing.retries": "new-model",
+    "routing.wrong_answer_s": 60.0,
     "routing.max_waiting": 7,
     "accuracy.capability": "capability.json",
     "accuracy.compare": "capability.json",
