@@ -148,7 +148,8 @@ class Chooser:
             NoRoomError: no candidate has room.
         """
         group, earlier = self._group(request, now)
-        if request.api is Api.OPAQUE:
+        several = not request.model and len(group.models) > 1  # and it may be meant for any
+        if request.api is Api.OPAQUE or (several and request.api is Api.OTHER):
             if request.companion_of:
                 raise not_worth_it()
             drawn = self._draw(request, group, now)
@@ -283,7 +284,7 @@ class Chooser:
             )
         if request.api is Api.OPAQUE:
             return group, ()
-        if not request.model and len(group.models) > 1:
+        if not request.model and len(group.models) > 1 and request.api is not Api.OTHER:
             raise RequestError(
                 400, "no-model", "`model` must be given: the endpoints serve more than one"
             )
