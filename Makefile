@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check lint format types imports size unit coverage test-all test-pythons test-vllm fuzz bench attack reported chaos failing soak proto reference results screenshots docs lock clean
+.PHONY: help demo test quick check lint format types imports size unit coverage test-all test-pythons test-clients test-vllm fuzz bench attack reported chaos failing soak proto reference results screenshots docs lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -77,6 +77,14 @@ test-all: $(STAMP)  ## all tests, including the slow suites
 
 test-pythons: $(STAMP)  ## run tests on the other supported Pythons that this machine has
 	$(BIN)/python deploy/pythons.py
+
+CLIENTS := .clients
+NPM     := openai@7 @anthropic-ai/sdk@1 @openai/codex@0.171.0 @anthropic-ai/claude-code@2.1 @qwen-code/qwen-code@0.24
+
+test-clients: $(STAMP)  ## OpenAI's and Anthropic's libraries, and three coding agents from npm; needs Node
+	@command -v npm >/dev/null || { echo "test-clients: Node and npm are not installed here, so no client was tested"; exit 1; }
+	npm install --no-audit --no-fund --prefix $(CLIENTS) $(NPM)
+	LAAR_CLIENTS=$(CURDIR)/$(CLIENTS) $(BIN)/pytest -q -rs tests/server/test_other_clients.py tests/server/test_client_libraries.py
 
 VLLM       := .venv-vllm
 VLLM_STAMP := $(VLLM)/.installed

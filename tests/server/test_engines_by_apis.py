@@ -5,7 +5,7 @@ from __future__ import annotations
 import aiohttp
 import pytest
 import yaml
-from engines_by_apis import APIS, PAGE, Reach, Seen, ask, judged, page
+from engines_by_apis import APIS, PAGE, Reach, ask, judged, page
 
 from support import eventually
 from support.authority import Authority
@@ -99,12 +99,7 @@ async def test_the_page_on_engines_matches_laars_behaviour(gateway, http, engine
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", ["sidecar", "gateway", "full-duplex"])
 async def test_engines_are_treated_the_same_in_every_shape(gateway, http, engines, shape):
-    """The only difference: a picker that sees every answer also reads usage from rerank answers."""
     seen = await seen_by(gateway, http, engines, shape)
-    usage = {"gateway": "tokens", "full-duplex": "tokens"}.get(shape, "")
-    for key, one in seen.items():
-        if key[0] == "Rerank" and one.usage == usage:
-            seen[key] = Seen(one.how)
     reach = {kind.name: Reach(()) for kind in KINDS}
     tables = page(seen, reach).partition("## How they are reached")[0]
     assert PAGE.read_text().startswith(tables)

@@ -148,9 +148,14 @@ class Chooser:
             NoRoomError: no candidate has room.
         """
         group, earlier = self._group(request, now)
+<<<<<<< HEAD
         if request.api is Api.OPAQUE:
             if request.companion_of:
                 raise not_worth_it()
+=======
+        several = not request.model and len(group.models) > 1  # and it may be meant for any
+        if request.api is Api.OPAQUE or (several and request.api is Api.OTHER):
+>>>>>>> clients
             drawn = self._draw(request, group, now)
             return self._decision(request, group, drawn, now, new_id, earlier, group.alive)
         asked = self.policies.get(request.policy) if self.settings.allow_policy_header else None
@@ -283,7 +288,7 @@ class Chooser:
             )
         if request.api is Api.OPAQUE:
             return group, ()
-        if not request.model and len(group.models) > 1:
+        if not request.model and len(group.models) > 1 and request.api is not Api.OTHER:
             raise RequestError(
                 400, "no-model", "`model` must be given: the endpoints serve more than one"
             )

@@ -526,7 +526,8 @@ class Admission:
 
     def _count(self, decision: Decision, now: float) -> None:
         view = decision.view
-        assert view is not None  # opaque requests are not counted
+        if view is None:  # it was not priced
+            return
         at = decision.position
         token_s = self._engines(view).c.item(at) * view.seconds_per_token.item(at)
         found, reread_s = view.cached_tokens.item(at), _OWN_READ * token_s * view.tokens.item(at)
