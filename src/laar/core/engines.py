@@ -47,6 +47,7 @@ from laar.core.paces import Paces
 from laar.core.traffic import Elsewhere, Traffic
 
 _MAX_MODELS = 1024  # or twice the number served, if that is more
+_MOST_S = 1e9  # keeps ratios finite
 _UNKNOWN_LENGTH = 0.05  # weight of an answer of unknown length; 1 if known
 
 
@@ -330,10 +331,10 @@ class Engines:
             error_s = weight + ERROR * 0.5 * (guess + max(sample.even_s, 0.0))
             changed |= teaches and model.first.learn(features, sample.even_s, error_s)
             pace = self.paces.first.item(slot)
-            expected_s = pace * guess
+            expected_s = pace * min(guess, _MOST_S)
             # A short time says little about the pace, so it does not move the pace to 1 either.
             ratio = pace * (sample.took_s + weight) / (expected_s + weight)
-            usual_s = 0.5 * (expected_s + sample.took_s)
+            usual_s = 0.5 * (expected_s + min(sample.took_s, _MOST_S))
             sure = usual_s / (usual_s + 2.0 * weight)
             weight = sure * sure
         else:

@@ -183,6 +183,8 @@ class Outcomes:
             self._hear_siblings(endpoint, counts, now)
         apart = stands_out(habit, others, now)
         fails = counts and (apart or (on_trial and len(others) > 0 and is_alone))
+        if is_dull and fails and self._questions.agrees(endpoint, now):
+            fails = False  # its clients ask for such answers
         if is_dull and not fails:
             if counts and is_alone and habit.row > 1:  # read more, to compare
                 endpoint.to_read = max(endpoint.to_read, 2)
