@@ -149,6 +149,7 @@ def processor(endpoints: int, clock: Callable[[], float] = time.monotonic) -> Ex
     director.watch(metrics.decided)
     parts: Any = SimpleNamespace(  # a picker's, except those that only report
         director=director,
+        prefixes=None,
         settings=SimpleNamespace(stream=StreamSettings(), flow=Flow(), routing=Routing()),
         sampler=Sampler(0.0, every_s=1.0, rng=rng),
         clock=clock,

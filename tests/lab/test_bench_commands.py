@@ -77,7 +77,7 @@ def test_help_starts_nothing(name: str, capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ("nothing", "no 'nothing'; there are: decision"),
+        ("nothing", "no 'nothing'; there are:"),
         ("decision chaos", "chaos runs alone"),
         ("decision --quick", "unrecognized arguments: --quick"),
         ("hooked nothing", "no 'nothing'; there are: langchain stuff"),

@@ -12,6 +12,7 @@ import pytest
 from laar.context.notes import order_note
 from laar.core.request import Api
 from laar.protocol.headers import Head
+from laar.protocol.sessions import UNNAMED
 from laar.server.picker import Picker
 from laar.settings import Settings
 from support import Answer, eventually, metric
@@ -355,9 +356,9 @@ def test_an_order_is_learned_after_sending_and_before_the_next_body():
     hooks = Picker(settings, seed=1, clock=lambda: 0.0).context
     due = []
     hooks.later = due.append
-    names = ("method", "id", "session", "tenant", "trace_parent", "trace_state")
+    names = ("method", "id", "tenant", "trace_parent", "trace_state")
     plain = dict.fromkeys(names, "")
-    head = Head(path=PATHS["chat"], upgrade=False, signed=False, control=(), **plain)
+    head = Head(path=PATHS["chat"], upgrade=False, signed=False, control=(), named=UNNAMED, **plain)
     call = {"api": Api.CHAT, "model": "m", "head": head, "may_change": True, "shows_answer": True}
     hook = hooks.orderings[0].hook
     hooks.apply(raw(text(range(8))), now=0.0, **call)
@@ -379,9 +380,9 @@ def test_decisions_that_wait_for_an_outcome_keep_no_documents(monkeypatch):
     routes = {"context": {"routes": [{**ON, **hook}]}, "endpoints_file": "e.yaml"}
     settings = Settings.model_validate(routes)
     hooks = Picker(settings, seed=1, clock=lambda: 0.0).context
-    names = ("method", "id", "session", "tenant", "trace_parent", "trace_state")
+    names = ("method", "id", "tenant", "trace_parent", "trace_state")
     plain = dict.fromkeys(names, "")
-    head = Head(path=PATHS["chat"], upgrade=False, signed=False, control=(), **plain)
+    head = Head(path=PATHS["chat"], upgrade=False, signed=False, control=(), named=UNNAMED, **plain)
     taken = []
     tracemalloc.start()
     try:

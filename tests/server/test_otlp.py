@@ -90,7 +90,7 @@ async def test_a_sampled_request_is_a_span_in_its_clients_trace(gateway, http, c
     assert told["gen_ai.response.model"] == answer.headers["x-laar-model"]
     assert told["http.response.status_code"] == 200
     chosen = shown["candidates"][0]
-    for term in ("cost_s", "latency_s", "rtt_s", "prefill_s", "queue_s", "probability"):
+    for term in ("cost_s", "latency_s", "rtt_s", "prefill_s", "queue_s"):
         assert told[f"laar.chosen.{term}"] == chosen[term]
 
     lines = (gateway.directory / "decisions.jsonl").read_text().splitlines()

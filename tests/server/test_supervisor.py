@@ -28,7 +28,7 @@ def test_a_port_that_is_taken_is_reported_before_anything_starts(tmp_path, taken
         settings = tmp_path / "laar.yaml"
         settings.write_text(yaml.safe_dump({"endpoints": endpoints, "listen": listen}))
         with pytest.raises(SettingError, match=f"listen.{taken}: can't listen on {listen[taken]}"):
-            _serve_with_envoy(load(settings), settings, verbose=False)
+            _serve_with_envoy(load(settings), settings, ())
 
 
 _SLOW_WORKER = """

@@ -83,7 +83,7 @@ def test_a_header_that_is_not_text_is_treated_as_absent() -> None:
     fields["request.headers['x-laar-session']"].string_value = b"s1"
     event = event_of(ours.ProcessingRequest.FromString(message.SerializeToString()))
     head = read_head(event.headers)
-    assert (head.task, head.session) == ("", "s1")
+    assert (head.task, head.named.session) == ("", "s1")
 
 
 @pytest.mark.parametrize("kept", [False, True])
