@@ -253,6 +253,11 @@ class Paces:
         if hasty is not None:
             weights = np.where(hasty, 0.0, weights)
             first_scatter, rest_scatter = first_scatter * ~hasty, rest_scatter * ~hasty
+        for own, count in ((first_logs, first_seen), (rest_logs, rest_seen)):
+            # Relative to those with such samples: a prefiller has only first tokens.
+            of = count if hasty is None else count * ~hasty
+            mean = float(own @ (of > 0.0)) / max(float(np.add.reduce(of)), 1e-9)
+            own -= count * mean
         total = float(np.add.reduce(weights))
         scatter = float(np.add.reduce(first_scatter) + np.add.reduce(rest_scatter))
         # The less the endpoints differ, beyond chance, the more they say about each other.
