@@ -15,7 +15,7 @@ from support.served import ServedEngine
 
 _MAX_RECORDED = 10_000
 _WATCHED = ("/metrics", "/health")
-_AGENTS = ("laar-names", "laar-trial", "laar-templates")
+_AGENTS = ("laar-names", "laar-templates")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,8 @@ class RecordingUpstream(ServedEngine):
     @property
     def asked(self) -> list[RecordedRequest]:
         """Return the requests, except scrapes, probes, and polls of names and templates."""
-        return [r for r in self.requests if not _watched(r.path, r.headers)]
+        seen = (r for r in self.requests if not _watched(r.path, r.headers))
+        return [r for r in seen if r.headers.get("user-agent") != "laar-trial"]
 
     def script(self, *answers: Answer) -> None:
         """Queue answers for later requests."""
