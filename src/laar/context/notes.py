@@ -30,7 +30,8 @@ def order_note(labels: Sequence[str | None], order: Sequence[int]) -> str:
     """
     if any(label is None for label in labels):  # unmoved documents may precede these
         names = " > ".join(str(place + 1) for place in order)
-        return f"(Please read the last {len(order)} documents above, counted from 1, {_ORDER}: {names}.)"
+        which = f"last {len(order)} documents above, counted from 1,"
+        return f"(Please read the {which} {_ORDER}: {names}.)"
     names = " > ".join(f"[{labels[place]}]" for place in order)
     return f"(Please read the documents above {_ORDER}: {names}.)"
 

@@ -3,9 +3,9 @@
 `context-turns`: conversations of five turns with eight documents of 1,024 tokens each, 40 % of them
 seen in earlier turns, in LangChain's format. The paper reports half RadixCache's TTFT on MT-RAG
 (table 3a). In the row "order" the hook does not de-duplicate; "order and notes" has the defaults,
-which hold out two groups of conversations for comparison. All rows route by cached prefix, including the one without the hook. Removing 40 % of the documents from
-four of five turns reduces the prefill work to 0.68 at best, a speed-up of 1.47; any further gain
-comes from less queueing.
+which hold out two groups of conversations for comparison. All rows route by cached prefix,
+including the one without the hook. Removing 40 % of the documents from four of five turns reduces
+the prefill work to 0.68 at best, a speed-up of 1.47; any further gain comes from less queueing.
 
 `context-memories`: questions with 20 or 100 memories of about 25 tokens (Mem0 on LoCoMo), in
 `<memory>` tags of the system prompt. In the paper TTFT improves by factors of 1.23 and 1.83 (with
