@@ -19,7 +19,7 @@ from itertools import product
 
 from laar.context.hook import ContextHook
 from laar.context.settings import ContextSettings
-from laar_lab.claims import paired
+from laar_lab.claims import Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.report import Report, Table
@@ -54,7 +54,7 @@ def run_turns(scope: Scope) -> Report:
         tables=[_table("8 documents of 1,024 tokens a turn, 5 turns, 40 % repeated", runs)],
         evidence={
             "ttft": {"": paired(runs[RECEIVED], runs[NOTES], "ttft_s")},
-            "second-turns": {"": [run["second_turns"] for run in runs[NOTES]]},
+            "second-turns": {"": Seen([run["second_turns"] for run in runs[NOTES]])},
         },
     )
 
