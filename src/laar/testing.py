@@ -121,6 +121,7 @@ def make_view(
         queued_tokens=queued.copy(),
         in_flight=busy.copy(),
         rtt_s=_each(rtt_s, n),
+        wire_s=_each(rtt_s, n),
         probability=_each(probability, n),
         evidence=_each(evidence, n),
         seconds_per_token=_each(seconds_per_token, n),

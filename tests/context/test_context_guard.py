@@ -26,7 +26,8 @@ def guard(share=0.05):
 
 
 def outcome(guard_, **arm):
-    guard_.record_outcome(next(conversations), **{"held_out": False, "deduplicated": None} | arm)
+    usual = {"name": "m", "model": "m", "held_out": False, "deduplicated": None}
+    guard_.record_outcome(next(conversations), **usual | arm)
 
 
 def outcomes(guard_, right, *, n=400, seed=1, **arm):
@@ -43,7 +44,7 @@ def by_chance(seeds, *, n, held_out, right):
         rng = random.Random(seed)
         for _ in range(n):
             outcome(g, held_out=rng.random() < held_out, correct=rng.random() < right)
-        stopped += g.off
+        stopped += not g.reorders("m")
     return stopped
 
 
@@ -52,18 +53,18 @@ class TestCorrectness:
         g = guard()
         outcomes(g, 0.9, held_out=True, n=60)
         outcomes(g, 0.5)
-        assert g.off
-        assert g.harm
-        assert g.moved.changed.mean < g.moved.left.mean
+        assert not g.reorders("m")
+        moved = g.verdicts["m", "m"].moved
+        assert moved.changed.mean < moved.left.mean
         g.reset()
-        assert not g.off
+        assert g.reorders("m")
 
     @pytest.mark.parametrize("right", [0.9, 0.95])
     def test_answers_that_are_as_good_or_better_leave_reordering_on(self, right):
         g = guard()
         outcomes(g, 0.9, held_out=True, n=100)
         outcomes(g, right, seed=2)
-        assert not g.off
+        assert g.reorders("m")
 
     def test_chance_is_rarely_taken_for_harm(self):
         assert by_chance(60, n=1500, held_out=0.1, right=0.7) <= 6
@@ -76,26 +77,38 @@ class TestCorrectness:
         g = guard()
         outcomes(g, 1.0, held_out=True, n=20)
         outcomes(g, 0.0, n=20)
-        assert not g.off
+        assert g.reorders("m")
 
-
-class TestDeduplicationOnTrial:
-    @staticmethod
-    def share(g):
-        rng = random.Random(6)
-        return sum(g.deduplicates(rng.getrandbits(62)) for _ in range(4000)) / 4000
-
-    def test_de_duplication_begins_with_a_share_of_the_conversations(self):
-        assert self.share(guard()) == pytest.approx(0.05, abs=0.02)
-        assert self.share(guard(share=0.0)) == 0.0
-
-    def test_harmless_outcomes_extend_de_duplication_to_all_other_conversations(self):
+    def test_a_model_that_suffers_is_not_outvoted_by_one_that_gains(self):
+        """`auto` may be answered by either; only requests that may reach `weak` stay in order."""
         g = guard()
-        # No outcomes have proved it harmless yet.
-        assert self.share(g) == pytest.approx(0.05, abs=0.02)
+        for name, model, right in [
+            ("auto", "weak", 0.5),
+            ("auto", "strong", 1.0),
+            ("strong", "strong", 1.0),
+        ]:
+            outcomes(g, 0.8, name=name, model=model, held_out=True, deduplicated=False, n=100)
+            outcomes(g, right, name=name, model=model, deduplicated=True)
+        assert (g.reorders("auto"), g.reorders("strong"), g.reorders("new")) == (False, True, True)
+        shares = [TestDeduplication.share(g, name) for name in ("auto", "strong", "new")]
+        assert shares == pytest.approx([0.0, 0.95, 0.95], abs=0.02)
+
+
+class TestDeduplication:
+    @staticmethod
+    def share(g, name="m"):
+        rng = random.Random(6)
+        return sum(g.deduplicates(name, rng.getrandbits(62)) for _ in range(4000)) / 4000
+
+    @pytest.mark.parametrize("share", [0.05, 0.0])
+    def test_without_outcomes_notes_are_assumed_harmless_beside_a_control_group(self, share):
+        g = guard(share)
+        assert self.share(g) == pytest.approx(1.0 - share, abs=0.02)
         outcomes(g, 0.8, deduplicated=True, n=100)
+        assert g.verdicts["m", "m"].dedup == "assumed"
         outcomes(g, 0.8, deduplicated=False, n=100, seed=3)
-        assert self.share(g) == pytest.approx(0.95, abs=0.02)
+        assert g.verdicts["m", "m"].dedup == "harmless"
+        assert self.share(g) == pytest.approx(1.0 - share, abs=0.02)
 
     def test_harm_switches_de_duplication_off_permanently(self):
         g = guard()
@@ -141,7 +154,7 @@ def test_later_turns_extend_what_was_sent_and_repeat_no_document(dedup, monkeypa
             assert sent[: len(before)] == before
             for i in set(ids):  # every document can be read in this turn or an earlier one
                 assert any(prose(i) in message["content"] for message in sent)
-            noted += sent[-1]["content"].count("(Same text")
+            noted += sent[-1]["content"].count("(Please refer")
             answer = {"role": "assistant", "content": f"Answer {number}."}
             before = [*sent, answer]
             messages.append(answer)
@@ -165,8 +178,10 @@ def asked(seed, harm):
         result = hook.apply(body, api="chat", tenant="t", mode="on", now=float(number))
         chance = right[context] - (0.0 if result.held_out else harm)
         sides = {"held_out": result.held_out, "deduplicated": result.deduplicated}
-        hook.guard.record_outcome(result.conversation, correct=rng.random() < chance, **sides)
-    return hook.guard.off
+        hook.guard.record_outcome(
+            result.conversation, name="m", model="m", correct=rng.random() < chance, **sides
+        )
+    return not hook.guard.reorders("m")
 
 
 def test_differences_in_difficulty_are_not_taken_for_harm():
@@ -210,4 +225,4 @@ def test_a_route_that_stopped_reordering_still_replaces_repeated_documents(monke
         sent(conversation, range(conversation * 9, conversation * 9 + 5))
     assert hook.guard.off
     talk = [turn(range(900, 905), "First?"), {"role": "assistant", "content": "So."}]
-    assert b"(Same text" in sent(0, (901, 906, 907, 908), *talk).body
+    assert b"(Please refer" in sent(0, (901, 906, 907, 908), *talk).body

@@ -103,7 +103,8 @@ class TestDocumentsField:
         assert [each["title"] for each in made["documents"]] == ["t2", "t1", "t4", "t9", ""]
         assert all(each in made["documents"] for each in given["documents"])
         assert made["documents"][-1]["text"].strip() == (
-            "(The last 4 documents above, counted from 1, by relevance: 2 > 4 > 3 > 1.)"
+            "(Please read the last 4 documents above, counted from 1, in the following priority"
+            " order: 2 > 4 > 3 > 1.)"
         )
         assert made["messages"] == given["messages"]
 
@@ -335,7 +336,7 @@ class TestSameBytes:
         ],
     )
     def test_an_unchanged_body_has_a_reason(self, body, reason):
-        h = hook()
+        h = hook(dedup="off")
         send(h, chat(user([2, 1, 4])))
         same(send(h, body), body, reason)
 
@@ -604,7 +605,7 @@ class TestConversation:
         result = send(hook(dedup="exact"), body, api="messages")
         assert result.reason is Reason.DEDUPLICATED
         noted = messages(result.body)[2]["content"][1]["source"]["data"]
-        assert noted.startswith("(Same text as the earlier document that begins: ")
+        assert noted.startswith("(Please refer to the earlier document that begins: ")
         assert "31mDocument number 1. w919" in noted
 
     def test_an_identical_retry_is_sent_identically_with_every_document(self):
@@ -677,7 +678,7 @@ class TestConversation:
 def check_notes(text, earlier):
     """Assert that each note's document occurs in an earlier message, or earlier in this one."""
     for at in range(len(text)):
-        if text.startswith("(Same text as the earlier document that begins: ", at):
+        if text.startswith("(Please refer to the earlier document that begins: ", at):
             head = text[at:].split("begins: ", 1)[1].split(")", 1)[0]
             start = head.split(" w")[0]
             assert any(start in said for said in [*earlier, text[:at]])
@@ -695,7 +696,7 @@ class TestDedup:
         assert ids_in(text) == [1, 5, 2]  # vector P9: notes stay in place
         assert doc_text(5) in text
         assert doc_text(1) not in text
-        assert text.count("(Same text as the earlier document that begins: Document number") == 2
+        assert text.count("(Please refer to the earlier document that begins: Document number") == 2
         assert result.removed_bytes == len(tool["content"]) - len(text)
 
     def test_documents_repeated_in_one_block_are_sent_once(self):
@@ -710,7 +711,7 @@ class TestDedup:
         prompts = orjson.loads(send(h, body.encode(), api="completions").body)["prompt"]
         assert "Same text" not in prompts[0]
         assert all(prompts[1].count(doc_text(i)) == 1 for i in (2, 3, 4))
-        assert prompts[1].count("(Same text") == 1  # within one prompt, repeats are replaced
+        assert prompts[1].count("(Please refer") == 1  # within one prompt, repeats are replaced
 
     def test_a_repeated_document_returns_if_the_earlier_copy_is_cut_off(self):
         h = hook(dedup="exact")
@@ -726,7 +727,7 @@ class TestDedup:
         text = messages(send(h, chat(user([7, 8, 9]), tool, tool)).body)[2]["content"]
         value = orjson.loads(text)
         assert [result["url"] for result in value["results"]] == ["u1", "u2", "u3"]
-        assert all(result["content"].startswith("(Same text") for result in value["results"])
+        assert all(result["content"].startswith("(Please refer") for result in value["results"])
 
     def test_repeated_documents_of_a_long_prompt_are_looked_for_in_bounded_time(self):
         """Each would be searched for in megabytes in which it nearly occurs everywhere."""

@@ -276,7 +276,7 @@ def test_a_note_names_documents_whose_number_is_uncertain(unknown):
     assert block is not None
     order = tuple(reversed(range(len(block.items))))
     _, noted = rewrite(text, [Change(block, order)])
-    note = noted[noted.index("(The documents above") :]
+    note = noted[noted.index("(Please read the documents above") :]
     assert "counted" not in note
     places = [note.index(each[:20]) for each in (*docs[:2], fresh, *docs[3:])]
     assert places == sorted(places)

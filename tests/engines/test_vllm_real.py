@@ -6,15 +6,19 @@ its own engine, which takes about 2.5 GiB and half a minute. Only ratios are ass
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +37,21 @@ pytestmark = [*NEEDS_VLLM, pytest.mark.timeout(1800)]
 ROOT = Path(__file__).parents[2]
 
 
+@cache
+def installed() -> str:
+    """Return a directory with `laar-vllm` as its guide installs it, for that Python."""
+    target = tempfile.mkdtemp(prefix="laar-vllm-")
+    atexit.register(shutil.rmtree, target)
+    pip = [PYTHON, "-m", "pip", "install", "--quiet", "--no-deps", "--target", target]
+    subprocess.run([*pip, ROOT / "engine"], check=True)  # `pip install ./engine`
+    return target
+
+
 def run(experiment: str, work: Path) -> dict[str, Any]:
     driver = Path(__file__).with_name("vllm_driver.py")
     done = subprocess.run(
         [PYTHON, driver, experiment, work],
-        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        env=os.environ | {"PYTHONPATH": installed()},
         capture_output=True,
         text=True,
         timeout=1500,

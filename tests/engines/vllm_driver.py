@@ -1,7 +1,7 @@
 """Run a tiny random model on a real vLLM, in its own process, and print one JSON object.
 
-Run `python vllm_driver.py EXPERIMENT WORKDIR` in a Python that has vLLM, with laar's sources on
-PYTHONPATH. All runs in one process, so that it can time arrivals and read the scheduler's state.
+Run `python vllm_driver.py EXPERIMENT WORKDIR` in a Python that has vLLM and laar-vllm. All runs in
+one process, so that it can time arrivals and read the scheduler's state.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import tracemalloc
+from types import SimpleNamespace
 
 import orjson
 import pytest
@@ -347,8 +348,9 @@ async def test_reported_outcomes_reach_the_guard(place):
         async with there.http.post(there.gateway.url("admin", "/outcomes"), json=report) as answer:
             assert (await answer.json())["accepted"] == 1
     guard = (await there.shown())[1]["routes"][0]["guard"]
-    assert guard["correct"] == guard["correct_as_received"] == 1.0
-    assert (guard["harm"], guard["dedup"]) == (False, "trial")
+    (own,) = guard["outcomes"]
+    assert own["correct"] == own["correct_as_received"] == 1.0
+    assert (own["harm"], own["dedup"]) == (False, "assumed")
 
 
 def test_an_order_is_learned_after_sending_and_before_the_next_body():
@@ -397,7 +399,8 @@ def test_decisions_that_wait_for_an_outcome_keep_no_documents(monkeypatch):
                 shows_answer=True,
                 now=float(number),
             )
-            made.accepted("a:1", float(number), decision=f"d{number}")
+            decided = SimpleNamespace(id=f"d{number}", model="m")
+            made.accepted("a:1", float(number), decision=decided)
             del made
             taken.append(tracemalloc.get_traced_memory()[0])
     finally:

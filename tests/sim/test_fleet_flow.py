@@ -97,7 +97,8 @@ def test_each_of_several_pickers_has_its_own_queue(share_delay_s: float | None) 
 
 def test_a_turn_moved_by_a_refusal_counts_where_it_was_served() -> None:
     settings = replace(ENGINE.settings, scheduler="parallel", num_blocks=600, refuses_full=True)
-    site = replace(SITE, engine=replace(ENGINE, settings=settings))
+    near = LinkProfile(rtt_s=0.001)
+    site = replace(SITE, engine=replace(ENGINE, settings=settings), link=near)
     fleet = VirtualFleet(
         [site, replace(site, name="f:80", link=LinkProfile(rtt_s=0.1))],
         FleetSettings(fallbacks=1),

@@ -68,8 +68,8 @@ def collected(fleet: VirtualFleet, asked: list[Arrival], cap: int = 64) -> list[
 def test_a_lone_request_takes_its_round_trip_plus_prefill_plus_decoding() -> None:
     fleet = VirtualFleet(sites(1), FleetSettings(), seed=0)
     (seen,) = collected(fleet, arrivals(1, 0.0))
-    assert seen.first_s - seen.sent_s == pytest.approx(0.1 + 100 * PREFILL_S)
-    assert seen.latency_s == pytest.approx(0.1 + 100 * PREFILL_S + 4 * DECODE_S)
+    assert seen.first_s - seen.sent_s == pytest.approx(0.2 + 100 * PREFILL_S), "0.1 s to connect"
+    assert seen.latency_s == pytest.approx(0.2 + 100 * PREFILL_S + 4 * DECODE_S)
 
 
 def test_all_reservations_are_released() -> None:
@@ -101,7 +101,7 @@ def test_a_cancelled_request_frees_its_engine_and_its_reservation(at_s: float) -
     )
     fleet.clock.run()
     (second,) = ended
-    assert second.latency_s == pytest.approx(0.1 + 100 * PREFILL_S + 4 * DECODE_S, abs=DECODE_S)
+    assert second.latency_s == pytest.approx(0.2 + 100 * PREFILL_S + 4 * DECODE_S, abs=DECODE_S)
     assert first.latency_s == pytest.approx(at_s)
     table = fleet.director.table
     for column in (table.in_flight, table.queued_tokens, table.prefill_tokens):
@@ -126,10 +126,10 @@ def test_a_scrape_is_as_old_as_its_return_trip() -> None:
         original(name, reading, now),
     )[1]  # type: ignore[method-assign]
     collected(fleet, [Arrival(at_s=0.0, prompt=prompt(tokens=5000, output=2))])
-    # The request is in the engine from 0.2 s to 5.21 s.
+    # The request is in the engine from 1 s (to connect .4, 20 KB in two round trips) to 6.01 s.
     for now, running in reads:
         made = now - 0.2
-        assert running == (1 if 0.2 <= made < 5.2 else 0), (now, running)
+        assert running == (1 if 1.0 <= made < 6.0 else 0), (now, running)
     gaps = np.diff([now for now, _ in reads])
     np.testing.assert_allclose(gaps, 1.0)
 

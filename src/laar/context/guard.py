@@ -4,15 +4,17 @@ A comparison with a control group would overestimate the gain, since a small gro
 only within itself. Instead all documents pass through two simulated caches, one in the order sent
 and one in the order received. The gain is the difference in expected hits. Routing and eviction
 lose some hits in either order, so the difference is scaled by a regression of reported on expected
-shares, which includes windows in which new conversations are left unchanged. A route is switched
-off if its gain plus two standard errors is below the minimum, or if its answers are reported to be
-worse than without reordering; it stays off until `reset`.
+shares, which includes windows in which new conversations keep their order. A route stops
+reordering if its gain plus two standard errors is below the minimum, until `reset`.
 
-Each conversation counts once, with its mean, and stays in one group with all its turns and retries.
-Otherwise the difficulty of a few popular questions would decide.
+De-duplication always saves the text that it removes. It is assumed to do no harm, as the paper
+measured, until reported outcomes show otherwise: a share of the conversations goes without notes.
 
-De-duplication always saves the text it removes, so only its harm is measured: it is tried on a
-share of the conversations and, once reported outcomes show no harm, used in all but that share.
+The same change may help the answers of one model and harm another's. So outcomes are compared for
+each name in requests and each model that answers; if any model's answers to a name are worse with a
+change, requests with that name no longer get it. Each conversation counts once, with its mean, and
+stays in its groups with all its turns and retries. Otherwise the difficulty of a few popular
+questions would decide.
 """
 
 from __future__ import annotations
@@ -45,6 +47,9 @@ one conversation."""
 
 MIN_OUTCOMES = 50
 """Conversations per side with reported outcomes needed to compare correctness."""
+
+MAX_VERDICTS = 32
+"""Number of pairs of a requested name and an answering model that are judged (1.6 MB each)."""
 
 WINDOW = 50
 """Number of new conversations per window, enough for them to share orders."""
@@ -102,19 +107,34 @@ class Sides:
         return changed.mean - left.mean < -HARM_ERRORS * error
 
 
+@dataclass(slots=True)
+class Verdict:
+    """What reported outcomes say about a model's answers.
+
+    Attributes:
+        moved: shares of correct answers with and without reordering.
+        noted: the same with and without notes in place of repeated documents.
+        harm: answers are worse with reordering.
+        dedup: whether notes are ``assumed``, ``harmless`` or ``harmful``.
+    """
+
+    moved: Sides = field(default_factory=Sides)
+    noted: Sides = field(default_factory=Sides)
+    harm: bool = False
+    dedup: str = "assumed"
+
+
 class GainGuard:
     """Decides whether reordering and de-duplication continue on a route.
 
     Args:
-        share: share of conversations left unchanged, in windows, and share of the others in which
-            de-duplication is tried; 0 disables the guard.
+        share: share of conversations left in their order, in windows, and share of conversations
+            without notes; 0 disables the guard.
 
     Attributes:
-        off: reordering was switched off.
-        harm: it was switched off because answers were worse.
-        dedup: state of de-duplication: ``trial``, ``on`` or ``off``.
+        off: reordering was switched off, since it gains too little.
         ahead: by how much expected hits exceed those in the received order.
-        moved: shares of correct answers with and without reordering.
+        verdicts: by the name in requests and the model that answered.
     """
 
     def __init__(self, *, share: float) -> None:
@@ -124,16 +144,19 @@ class GainGuard:
 
     def reset(self) -> None:
         """Discard all measurements, and switch reordering on again."""
-        self.off = self.harm = False
-        self.dedup = "trial"
+        self.off = False
         self.ahead = MeanOfMeans()
-        self.moved, self._noted = Sides(), Sides()
+        self.verdicts: Latest[tuple[str, str], Verdict] = Latest(MAX_VERDICTS)
         self._begun = 0
         # Sums, over answers, of pairwise products of 1, the expected share and the reported share.
         self._products = np.zeros((3, 3))
 
+    def reorders(self, name: str) -> bool:
+        """Return whether requests for a name may be reordered."""
+        return not self.off and not any(own.harm for own in self._verdicts_on(name))
+
     def holds_out(self, conversation: int) -> bool:
-        """Return whether a conversation, given its hash, began in an unchanged window."""
+        """Return whether a conversation, given its hash, began in a window left in order."""
         side = self._sides.get(conversation)
         if side is None:
             self._begun += 1
@@ -141,12 +164,14 @@ class GainGuard:
             self._sides[conversation] = side
         return side
 
-    def deduplicates(self, conversation: int) -> bool:
-        """Return whether repeated documents of a conversation are replaced by notes."""
-        if self.dedup == "off" or not self._share:
+    def deduplicates(self, name: str, conversation: int) -> bool:
+        """Return whether notes replace repeated documents in a conversation."""
+        if (conversation >> 40) % 10_000 < self._share * 10_000:
             return False
-        chosen = (conversation >> 40) % 10_000 < self._share * 10_000
-        return chosen == (self.dedup == "trial")
+        return not any(own.dedup == "harmful" for own in self._verdicts_on(name))
+
+    def _verdicts_on(self, name: str) -> list[Verdict]:
+        return [own for (asked, _), own in self.verdicts.items() if asked == name]
 
     def record(
         self, conversation: int, *, found: float, expected: float, ahead: float | None
@@ -181,22 +206,32 @@ class GainGuard:
         return float(slope * ahead), error
 
     def record_outcome(
-        self, conversation: int, *, held_out: bool, deduplicated: bool | None, correct: bool
+        self,
+        conversation: int,
+        *,
+        name: str,
+        model: str,
+        held_out: bool,
+        deduplicated: bool | None,
+        correct: bool,
     ) -> None:
         """Record whether an answer was correct.
 
         Args:
             conversation: hash of its beginning.
-            held_out: whether its documents were left as received.
+            name: the model's name in the request.
+            model: the model that answered.
+            held_out: whether its documents were left in order.
             deduplicated: whether notes replaced repeated documents; None if none are repeated.
             correct: the reported outcome.
         """
-        (self.moved.left if held_out else self.moved.changed).add(conversation, float(correct))
-        if self.moved.harms():
-            self.off = self.harm = True
-        if deduplicated is None:
+        verdict = self.verdicts.get((name, model)) or Verdict()
+        self.verdicts[name, model] = verdict
+        moved, noted = verdict.moved, verdict.noted
+        (moved.left if held_out else moved.changed).add(conversation, float(correct))
+        verdict.harm = verdict.harm or bool(moved.harms())
+        if deduplicated is None or verdict.dedup == "harmful":
             return
-        side = self._noted.changed if deduplicated else self._noted.left
-        side.add(conversation, float(correct))
-        if (harms := self._noted.harms()) is not None:
-            self.dedup = "off" if harms or self.dedup == "off" else "on"
+        (noted.changed if deduplicated else noted.left).add(conversation, float(correct))
+        if (harms := noted.harms()) is not None:
+            verdict.dedup = "harmful" if harms else "harmless"

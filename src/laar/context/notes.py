@@ -1,4 +1,4 @@
-"""The notes that tell the model what the hook changed (ContextPilot, 5.3 and 6).
+"""The notes that tell the model what the hook changed, in the words of ContextPilot (5.3 and 6).
 
 An order note follows the moved documents; before them, it would end the shared prefix. A duplicate
 note replaces a document's text, and only refers to text earlier in the same body. The notes are
@@ -15,6 +15,8 @@ the text has."""
 
 _INVALID = dict.fromkeys([*range(32), *map(ord, '<>`"\\')])
 
+_ORDER = "in the following priority order"
+
 WORTH_A_NOTE = 256
 """Minimum length of a repeated document that a note replaces; a note takes about 100 bytes."""
 
@@ -28,20 +30,21 @@ def order_note(labels: Sequence[str | None], order: Sequence[int]) -> str:
     """
     if any(label is None for label in labels):  # unmoved documents may precede these
         names = " > ".join(str(place + 1) for place in order)
-        return f"(The last {len(order)} documents above, counted from 1, by relevance: {names}.)"
+        which = f"last {len(order)} documents above, counted from 1,"
+        return f"(Please read the {which} {_ORDER}: {names}.)"
     names = " > ".join(f"[{labels[place]}]" for place in order)
-    return f"(The documents above by relevance, most relevant first: {names}.)"
+    return f"(Please read the documents above {_ORDER}: {names}.)"
 
 
 def number_note(numbers: Sequence[str | None], ids: Sequence[str]) -> str:
     """Return the order note that maps numbers, which a question may mention, to ids."""
-    names = ", ".join(f"{number} = [{own}]" for number, own in zip(numbers, ids, strict=True))
-    return f"(The documents above as the user counts them, most relevant first: {names}.)"
+    names = " > ".join(f"{number} = [{own}]" for number, own in zip(numbers, ids, strict=True))
+    return f"(Please read the documents above {_ORDER}, as the user counts them: {names}.)"
 
 
 def duplicate_note(text: str) -> str:
     """Return the note that replaces a document whose full text occurs earlier."""
-    return f"(Same text as the earlier document that begins: {head(text)})"
+    return f"(Please refer to the earlier document that begins: {head(text)})"
 
 
 def head(text: str) -> str:

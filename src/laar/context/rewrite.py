@@ -56,7 +56,7 @@ def as_received(block: Block) -> Change:
 
 def is_too_small(block: Block, size: int, settings: ContextSettings) -> bool:
     """Return whether documents of `size` bytes are too short to be worth the note that is added."""
-    note_bytes = 66 + 5 * len(block.items)  # approximately
+    note_bytes = 72 + 5 * len(block.items)  # approximately
     return settings.annotate and size < _WORTH_NOTES * note_bytes
 
 

@@ -101,14 +101,14 @@ class ContextSettings:
     """Whether documents may move while their ascending labels stay in place. Only for routes where
     nobody uses the numbers."""
     dedup: Dedup = "auto"
-    """`exact` replaces a document whose full text occurs earlier in the same body with a reference
-    to it. `auto` tries this in `holdout_share` of the conversations, and extends it to all but that
-    share once reported outcomes show no harm. `off` never does."""
+    """`auto` replaces a document whose full text occurs earlier in the same body with a reference
+    to it, except in `holdout_share` of the conversations, until reported outcomes of a model are
+    worse with it. `exact` does so in all conversations, whatever is reported. `off` never does."""
     max_body_bytes: Annotated[int, FIXED, Ge(1024), Le(64 << 20)] = 2 << 20
     """Longest body examined; 2 MiB is about 500,000 tokens."""
     capacity_docs: Annotated[int, Ge(1), Le(10_000_000)] = 30_000
     """Maximum number of documents whose order is remembered: 0.1 KB each, up to 0.9 KB if many
     orders differ only in their last document."""
     holdout_share: Annotated[float, Ge(0), Lt(1)] = 0.05
-    """Share of conversations left unchanged for comparison, in windows. 0 also switches the guard
-    off."""
+    """Share of conversations left in their order for comparison, in windows, and share of those
+    whose repeated documents stay. 0 also switches the guard off."""

@@ -47,8 +47,9 @@ class TurnPlan:
 
     Args:
         body: the body to forward; the same object as the received one if unchanged.
+        model: the model's name in the request.
         conversation: hash of the conversation's beginning.
-        held_out: the documents stay as received, for comparison or because the guard requires that.
+        held_out: the documents stay in order, for comparison or because the guard requires that.
         deduplicated: whether notes replace repeated documents; None if none are repeated.
         edits: new texts by path.
         orders: the documents of each block that were aligned or could have been.
@@ -70,6 +71,7 @@ class TurnPlan:
 
     body: bytes = b""
     scope: int = 0
+    model: str = ""
     conversation: int = 0
     held_out: bool = False
     deduplicated: bool | None = None
@@ -124,7 +126,9 @@ class Turn:
 
     def plan(self, body: dict[str, object], api: str, raw: bytes) -> TurnPlan:
         """Return the plan for a body; `raw` is as for `prompt_texts`. Call it once."""
-        self._plan = plan = TurnPlan(scope=self.scope)
+        name = body.get("model")
+        model = name if isinstance(name, str) else ""
+        self._plan = plan = TurnPlan(scope=self.scope, model=model)
         texts = prompt_texts(body, api, raw)
         self._draw_groups(texts)
         moved: Path | None = None  # content whose blocks moved; their texts stay unchanged
@@ -374,7 +378,7 @@ class Turn:
     def _repeated(self, block: Block, own_keys: Sequence[int]) -> frozenset[int]:
         """Return the items that notes can replace, since the body contains their text before."""
         nothing_before = not self._in_full and len(set(own_keys)) == len(own_keys)
-        if self.hook.settings.dedup == "off" or self._control or nothing_before:
+        if self.hook.settings.dedup == "off" or nothing_before:
             return frozenset()
         here: set[int] = set()
         repeated: set[int] = set()
@@ -393,7 +397,7 @@ class Turn:
     def _draw_groups(self, texts: Sequence[Text]) -> None:
         """Decide whether this conversation is left unchanged, and whether it is de-duplicated."""
         settings, guard = self.hook.settings, self.hook.guard
-        self._dedups = settings.dedup == "exact"
+        self._dedups = settings.dedup != "off"
         if self.observes or not texts:
             return
         # All turns of a conversation begin with the same text.
@@ -402,7 +406,7 @@ class Turn:
         self._plan.conversation = conversation
         self._control = guard.holds_out(conversation)
         if settings.dedup == "auto":
-            self._dedups = guard.deduplicates(conversation)
+            self._dedups = guard.deduplicates(self._plan.model, conversation)
 
     def _check(self) -> None:
         """Drop the plan if its time is up; called between steps."""
@@ -412,13 +416,13 @@ class Turn:
     def _is_alone(self, text: Text) -> bool:
         """Return whether other prompts are unlikely to share the documents of a text.
 
-        One in `_LOOK_EVERY` conversations is examined in any case: other prompts may contain its
-        documents too, and answers with and without notes must be compared.
+        One in `_LOOK_EVERY` conversations is examined in any case, since other prompts may contain
+        its documents too. So is a text after documents that it may repeat.
         """
         place, before = hash((self.scope, text.path)), "".join(self._sent[-1:])
         return (
             self.hook.openings.is_alone(place, before)
-            and not self._dedups
+            and not (self._dedups and self._in_full)
             and self._plan.conversation % _LOOK_EVERY > 0
         )
 
@@ -427,7 +431,7 @@ class Turn:
         plan = self._plan
         if self._control:
             plan.held_out, plan.reason = True, Reason.HOLDOUT
-        elif not self.observes and self.hook.guard.off:
+        elif not self.observes and not self.hook.guard.reorders(plan.model):
             plan.held_out, plan.reason = True, Reason.AUTO_OFF
         return plan.held_out
 

@@ -46,7 +46,7 @@ class Attempts:
             predicted_s=expected_s(decision),
             tokens=decision.tokens,
             now=now,
-            rtt_s=float(view.rtt_s[decision.position]),
+            rtt_s=float(view.wire_s[decision.position]),
             trial=decision.trial and timed,
             timed=timed,
             name="" if name in decision.settings.aliases else name,  # alias: the main model

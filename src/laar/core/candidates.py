@@ -18,7 +18,7 @@ from laar.core.decision import DirectorSettings
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.filters import awake, reachable, unless_none, unsaturated
 from laar.core.request import GENERATES, Request
-from laar.core.roundtrip import fresh_rtt
+from laar.core.roundtrip import KEPT_OPEN_S, fresh_rtt
 from laar.errors import RequestError
 from laar.health import Health, Standing, standing_of
 
@@ -38,6 +38,7 @@ class Group:
         slots: the candidates: endpoints of `able` that the filters and health keep.
         model_id: index of each candidate's model in the table's `models`.
         rtt_s: round trip to each candidate; the longest known where it is unknown.
+        wire_s: the same for a short request, with the opening of a connection where none is open.
         at: when the group was computed.
         until: when it expires.
         readings: the table's count of readings when it was computed.
@@ -55,6 +56,7 @@ class Group:
     slots: Slots
     model_id: Slots
     rtt_s: Floats
+    wire_s: Floats
     at: float
     until: float
     readings: int
@@ -139,10 +141,11 @@ class Candidates:
                 retry_after_s=1,
             )
         slots = unless_none(reached, unsaturated(table, reached, self._max_waiting, now))
-        records, rtt_s = self._health.records, _round_trips(table, slots, now)
+        records, (rtt_s, wire_s) = self._health.records, _round_trips(table, slots, now)
         standing = standing_of(records, slots.tolist(), self._names(slots), now)
         if standing.kept is not None:
-            slots, rtt_s = slots[standing.kept], rtt_s[standing.kept]
+            slots = slots[standing.kept]
+            rtt_s, wire_s = rtt_s[standing.kept], wire_s[standing.kept]
         if standing.down:
             reached = reached[~np.isin(reached, list(standing.down))]
         models = frozenset(self._names(able))
@@ -154,6 +157,7 @@ class Candidates:
             slots=slots,
             model_id=table.model_id[slots],
             rtt_s=rtt_s,
+            wire_s=wire_s,
             at=now,
             until=min(now + MAX_AGE_S, standing.until),
             readings=table.readings,
@@ -203,20 +207,23 @@ class Candidates:
         prefillers = group.prefillers
         if prefillers is not None:  # an endpoint on trial handles the whole request
             prefillers = replace(prefillers, kv_group_of=np.append(prefillers.kv_group_of, -1))
+        rtt_s, wire_s = _round_trips(table, own, now)
         return replace(
             group,
             slots=np.append(group.slots, own),
             model_id=np.append(group.model_id, table.model_id[own]),
-            rtt_s=np.append(group.rtt_s, _round_trips(table, own, now)),
+            rtt_s=np.append(group.rtt_s, rtt_s),
+            wire_s=np.append(group.wire_s, wire_s),
             standing=standing,
             prefillers=prefillers,
             on_trial=True,
         )
 
 
-def _round_trips(table: EndpointTable, slots: Slots, now: float) -> Floats:
-    """Return the round trips, with the longest known one in place of those that are unknown."""
+def _round_trips(table: EndpointTable, slots: Slots, now: float) -> tuple[Floats, Floats]:
+    """Return `Group.rtt_s` and `Group.wire_s`."""
     rtt_s = fresh_rtt(table.rtt_s[slots], table.rtt_at[slots], now)
     unknown = np.isnan(rtt_s)
-    worst = 0.0 if unknown.all() else float(np.nanmax(rtt_s))
-    return np.where(unknown, worst, rtt_s)
+    rtt_s[unknown] = 0.0 if unknown.all() else float(np.nanmax(rtt_s))
+    is_open = now - table.answered_at[slots] < KEPT_OPEN_S  # not if it never answered: NaN
+    return rtt_s, rtt_s * np.where(is_open, 1.0, 1.0 + table.opening_rounds[slots])

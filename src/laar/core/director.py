@@ -246,6 +246,8 @@ class Director(Chooser):
         run_steps(self._observers.ending, self.degraded, decision, end)
         if not flight.answering and decision.prefiller is not None:
             self._end_prefill(decision, decision.now + end.latency_s, ok=False)
+        if end.ok:
+            self.table.answered_at[flight.slot] = decision.now + end.latency_s
         self._release(decision)
         run_steps(self._observers.ended, self.degraded, decision, end)
 

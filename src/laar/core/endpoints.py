@@ -79,7 +79,10 @@ COUNTED = ("in_flight", "queued_tokens", "queued_uncached_tokens", "prefill_toke
 """The counters that are summed over all pickers."""
 _GAUGES = ("waiting", "running", "kv_usage")
 _READ = (*_GAUGES, "capacity_tokens", "asleep", "has_tiers")
-_UNKNOWN = ("rtt_s", "rtt_at", "waiting", "running", "kv_usage", "capacity_tokens", "read_at")
+_UNKNOWN = (
+    *("rtt_s", "rtt_at", "answered_at"),
+    *("waiting", "running", "kv_usage", "capacity_tokens", "read_at"),
+)
 _COUNTERS = (*COUNTED, "visiting", "chosen", "failures", "asleep", "has_tiers")
 _FIRST_VALUES = {
     **dict.fromkeys(_UNKNOWN, math.nan),
@@ -87,12 +90,13 @@ _FIRST_VALUES = {
     "model_id": -1,
     "kv_group": -1,
     "window_tokens": math.inf,
+    "opening_rounds": 1.0,
     "generates": True,
     "takes": True,
     "prefills": False,
     "fetches": False,
 }
-"""Values of a free slot's columns, and initially of its next endpoint's. The last seven are derived
+"""Values of a free slot's columns, and initially of its next endpoint's. The last eight are derived
 from its spec."""
 
 
@@ -116,6 +120,8 @@ class EndpointTable(Names):
 
     rtt_s: Floats
     rtt_at: Floats
+    answered_at: Floats
+    """When it last ended an answer, which leaves a connection open, by slot; NaN if never."""
     waiting: Floats
     running: Floats
     kv_usage: Floats
@@ -135,6 +141,8 @@ class EndpointTable(Names):
     """Number of the endpoint's KV group (model and region), by slot; KV moves only within one."""
     window_tokens: Floats
     """Context window by slot; infinite if unknown."""
+    opening_rounds: Floats
+    """Round trips to open a connection to the endpoint, by slot: one for TCP and one for TLS."""
     generates: Mask
     """Whether the endpoint generates text, by slot."""
     takes: Mask
@@ -302,6 +310,7 @@ class EndpointTable(Names):
         for slot, spec in specs.items():
             self.kv_group[slot] = groups.setdefault((spec.models[0], spec.region), len(groups))
             self.window_tokens[slot] = spec.max_model_len or math.inf
+            self.opening_rounds[slot] = 1.0 + spec.way.tls
             self.model_id[slot] = ids[spec.models[0]]
             self.generates[slot] = spec.labels.get(TASK_LABEL, "generate") == "generate" and (
                 spec.generates or TASK_LABEL in spec.labels

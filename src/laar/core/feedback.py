@@ -44,7 +44,7 @@ class Feedback:
             prompt_s=decision.tokens * view.seconds_per_token.item(at),
             context_tokens=decision.tokens - 0.5 * decision.uncached_tokens,
             others=self._table.in_flight.item(flight.slot),
-            rtt_s=view.rtt_s.item(at),
+            rtt_s=view.wire_s.item(at),
             shown=decision.request.first_token_seen,
             teaches=earlier is None
             and (view.fetched_tokens is None or not view.fetched_tokens[at])
@@ -65,7 +65,7 @@ class Feedback:
             return
         self._engines.gone(began, now)
         if ok and began.shown and decision.flight.slot == decision.slot:
-            after_s = prefiller.transfer_s + float(view.rtt_s[decision.position])
+            after_s = prefiller.transfer_s + float(view.wire_s[decision.position])
             self._engines.prefilled(began, now - decision.now - after_s)
 
     def engine_ended(self, decision: Decision, end: Completion) -> None:

@@ -50,6 +50,8 @@ class View:
         queued_tokens: prompt tokens in flight there.
         in_flight: requests in flight there, as counted by the picker.
         rtt_s: round trip.
+        wire_s: seconds on the network before the first token: the round trips in which the
+            connection opens, the body arrives and the answer returns.
         probability: P(correct) of the candidate's model, given the models that failed.
         evidence: number of outcomes that this is based on.
         seconds_per_token: c(m): estimated seconds of prefill for each uncached token.
@@ -93,6 +95,7 @@ class View:
     queued_tokens: Floats
     in_flight: Floats
     rtt_s: Floats
+    wire_s: Floats
     probability: Floats
     evidence: Floats
     seconds_per_token: Floats

@@ -3,13 +3,15 @@
 An exponentially weighted mean: the first sample unchanged, then ``0.3 * new + 0.7 * old``, as in
 the GORGO paper. With a probe every 30 s that is a time constant of about 100 s.
 
-Two things are added to GORGO's method:
+Three things are added to GORGO's method:
 
 * Spikes are clipped. A nearby replica with a mean of 37 ms was seen to take 545 ms for one probe in
   20; without clipping, one such sample adds 150 ms, and the cost of the best endpoint is wrong for
   minutes. A sample is clipped to three times the mean so far, or 20 ms if that is more. A route
   that has really become slow is still tracked: if 37 ms become 456, the mean is 420 after nine
   probes. Samples below the mean are not clipped: nothing answers faster than the wire.
+* A prompt of 80 KB takes more than one round trip, and a new connection begins with another, or two
+  with TLS (`laar.core.views`, `laar.core.candidates`).
 * Unknown is NaN, never 0, and old values become unknown. GORGO starts at 0, so a replica that never
   answered a probe looks like the nearest one.
 
@@ -30,6 +32,13 @@ ALPHA = 0.3
 CLIP_RATIO = 3.0
 CLIP_FLOOR_S = 0.02
 """Within one region the mean is under 1 ms, but the jitter is many times that: 20 ms is normal."""
+
+FIRST_FLIGHT_BYTES = 14_480
+"""Bytes that TCP sends in the first round trip: ten segments (RFC 6928). Each later round trip of a
+new connection, or of one that was idle, takes twice as many as the one before."""
+
+KEPT_OPEN_S = 4.0
+"""Seconds for which Envoy keeps an idle connection to an endpoint."""
 
 STALE_AFTER_S = 300.0
 """Ten missed probes at GORGO's interval of 30 s; readiness checks have reacted too by then."""

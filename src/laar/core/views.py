@@ -18,6 +18,7 @@ from laar.core.candidates import Group
 from laar.core.endpoints import Floats, Slots
 from laar.core.interfaces import View
 from laar.core.request import Request
+from laar.core.roundtrip import FIRST_FLIGHT_BYTES
 
 if TYPE_CHECKING:
     from laar.core.chooser import Chooser
@@ -107,6 +108,10 @@ def view_of(
     in_flight, queued_tokens = table.in_flight[slots], table.queued_tokens[slots]
     if (paces := chooser.engines.paces).any_hasty:
         in_flight, queued_tokens = paces.as_others(slots, np.array((in_flight, queued_tokens)))
+    wire_s = group.wire_s
+    if request.body_bytes > FIRST_FLIGHT_BYTES:
+        rounds = (1 + request.body_bytes // FIRST_FLIGHT_BYTES).bit_length()
+        wire_s = wire_s + (rounds - 1) * group.rtt_s
     view = View(
         request=request,
         now=now,
@@ -118,6 +123,7 @@ def view_of(
         queued_tokens=queued_tokens,
         in_flight=in_flight,
         rtt_s=group.rtt_s,
+        wire_s=wire_s,
         probability=p,
         evidence=evidence,
         seconds_per_token=known.seconds_per_token[model_id],

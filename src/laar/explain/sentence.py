@@ -210,7 +210,7 @@ def _largest_difference(view: View, terms: Terms, winner: int, rival: int, alike
     reasons = (
         (terms.queue_s, f"{_tokens(view.queued_tokens[rival])} tokens are queued there"),
         (terms.prefill_s, f"{_tokens(uncached)} tokens to prefill"),
-        (terms.rtt_s, f"a round trip of {_seconds(terms.rtt_s[rival])}"),
+        (terms.rtt_s, f"{_seconds(terms.rtt_s[rival])} on the network"),
         (terms.base_s, f"{'this endpoint' if alike else 'its model'} takes longer to answer"),
     )
     extra = [float(term[rival] - term[winner]) for term, _ in reasons]

@@ -17,7 +17,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from laar.context.settings import Mode, Reason
-from laar.core.decision import Completion
+from laar.core.decision import Completion, Decision
 from laar.core.request import Api
 from laar.latest import Latest
 from laar.protocol.headers import Head
@@ -123,18 +123,20 @@ class _Reworked:
     def refused(self) -> None:
         self._hooks.after(partial(self._ordering.hook.retract, self._plan))
 
-    def accepted(self, endpoint: str, now: float, *, decision: str = "") -> None:
+    def accepted(self, endpoint: str, now: float, *, decision: Decision | None = None) -> None:
         """Record that `endpoint` accepted the body."""
         plan, commit = self._plan, self._ordering.hook.commit
         self._hooks.after(partial(commit, plan, now, endpoint=endpoint))
-        if decision and plan.orders:
+        if decision is not None and plan.orders:
             record = partial(  # without the plan's documents
                 self._ordering.hook.guard.record_outcome,
                 plan.conversation,
+                name=plan.model,
+                model=decision.model,
                 held_out=plan.held_out,
                 deduplicated=plan.deduplicated,
             )
-            self._hooks.answered[decision] = self._ordering, record
+            self._hooks.answered[decision.id] = self._ordering, record
 
     def ended(self, end: Completion) -> None:
         """Record the measured cached tokens."""
@@ -284,14 +286,16 @@ class ContextHooks:
     def judge(self, ordering: Ordering) -> None:
         """Report once if a route has switched itself off."""
         guard, source = ordering.hook.guard, f"context {ordering.rule.name}"
-        if not guard.off or source in self._problems or ordering not in self.orderings:
+        harmed = [key for key, own in guard.verdicts.items() if own.harm]
+        if not (guard.off or harmed) or source in self._problems or ordering not in self.orderings:
             return
         gain, _ = guard.gain()
         why = f"reordering does not pay off here: {gain:+.3f} of the prompt cached due to the hook"
-        if guard.harm:
+        for name, model in harmed:
+            moved = guard.verdicts[name, model].moved
             why = (
-                "answers are worse where documents were moved. Correct "
-                f"{guard.moved.changed.mean:.3f} with the hook, {guard.moved.left.mean:.3f} without"
+                f"answers of {model!r} to {name!r} are worse where documents were moved. Correct "
+                f"{moved.changed.mean:.3f} with the hook, {moved.left.mean:.3f} without"
             )
         text = f"switched itself off: {why}; POST /context/reset switches it on again"
         self._problems.report(source, text)

@@ -5,7 +5,8 @@ virtual clock: a minute at 1.2 times the fleet's capacity, until the queue has b
 The same requests run with the queue in slack order, in order of arrival, and without a queue. Slack
 order includes rules for long prompts: only some endpoints take them, and a short prompt need not
 wait behind a long one that has no endpoint. Order of arrival also runs with these rules, to
-separate the two effects.
+separate the two effects. In two more rows, a static pool of one or two endpoints takes the long
+prompts and nothing else, in order of arrival.
 
 The fleet's capacity is measured as the time it takes to serve thousands of simultaneous requests.
 The picker sees the first token of every answer, as in the gateway shape, except in one row. There
@@ -22,6 +23,7 @@ from functools import lru_cache
 
 from laar.core.request import Api, Request
 from laar.errors import RequestError
+from laar.flow.settings import FlowSettings
 from laar.protocol.sampling import Sampler
 from laar_lab.claims import Seen, level, paired
 from laar_lab.declared import declared
@@ -45,7 +47,9 @@ from laar_lab.workloads.overload import (
 
 _MINUTE_S = 60.0
 _SAMPLED = "slack, 1 in 100 read"
-_ROUTES = ("slack", _SAMPLED, *list(QUEUES)[1:])
+_POOLS = {"arrival, a pool of 1": 1, "arrival, a pool of 2": 2}
+"""Number of endpoints that take only long prompts, which go nowhere else."""
+_ROUTES = ("slack", _SAMPLED, *list(QUEUES)[1:], *_POOLS)
 PROBE_REQUESTS = 3000
 """Enough that the end of the run, when some endpoints are already idle, hardly matters."""
 _CHARS = 4
@@ -68,19 +72,21 @@ class _Asked:
 
 def _fleet(route: str, seed: int) -> VirtualFleet:
     """Return the fleet behind one of `_ROUTES`; prompts share nothing."""
-    flow = QUEUES["slack" if route == _SAMPLED else route]
+    flow = QUEUES[{_SAMPLED: "slack", **dict.fromkeys(_POOLS, "arrival")}.get(route, route)]
     settings = FleetSettings(use_prefixes=False, sample_answers=0.0)
     return VirtualFleet(sites(), settings, seed=seed, assessor=assessor(), flow=flow)
 
 
 def _serve(
-    fleet: VirtualFleet, load: Sequence[Ask], sampler: Sampler, policy: str = ""
+    fleet: VirtualFleet, load: Sequence[Ask], sampler: Sampler, policy: str = "", pool: int = 0
 ) -> list[_Asked]:
-    """Serve a load until every request has ended."""
+    """Serve a load until every request has ended; `pool` endpoints take only long prompts."""
     asked = [_Asked(ask=ask) for ask in load]
+    names, long_tokens = [site.name for site in sites()], FlowSettings().long_tokens
 
     def arrive(one: _Asked) -> None:
         ask = one.ask
+        own = names[:pool] if ask.prompt_tokens > long_tokens else names[pool:]
         request = Request(
             id=str(ask.number),
             api=Api.CHAT,
@@ -88,6 +94,7 @@ def _serve(
             chars=_CHARS * ask.prompt_tokens,
             body_bytes=_CHARS * ask.prompt_tokens,
             tenant=ask.tenant,
+            subset=frozenset(own) if pool else None,
             policy=policy,
             ttft_objective_s=ask.objective_s,
             first_token_seen=sampler.draw(fleet.clock.now),
@@ -134,7 +141,8 @@ def serve(route: str, duration_s: float, seed: int) -> dict[str, float]:
     `left` is the number of requests never answered; 0 unless something leaks.
     """
     fleet = _fleet(route, seed)
-    load = _serve(fleet, overload(carried_per_s(), duration_s, seed), _sampler(route, seed))
+    asked, pool = overload(carried_per_s(), duration_s, seed), _POOLS.get(route, 0)
+    load = _serve(fleet, asked, _sampler(route, seed), pool=pool)
 
     def within(some: Sequence[_Asked]) -> float:
         return sum(one.ttft_s <= one.ask.objective_s for one in some) / max(1, len(some))
@@ -164,6 +172,7 @@ def run_picker(scope: Scope) -> Report:
         evidence={
             "slack": {"": more("slack", "arrival")},
             "order-alone": {"": more("slack", "arrival, kept apart")},
+            "pool": {route: more("slack", route) for route in _POOLS},
             "goodput-kept": {kind: more("slack", "arrival", kind) for kind in CLASSES},
             "sampled": {"": more(_SAMPLED, "slack")},
             "sampled-no-queue": {"": more(_SAMPLED, "no queue")},

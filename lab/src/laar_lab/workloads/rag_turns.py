@@ -157,6 +157,10 @@ class HookedBodies:
             blocks.append(xxhash.xxh3_64_intdigest(f"{name}/{i}".encode(), last))
         return Prompt(prompt_tokens=tokens, output_tokens=self._output_tokens, blocks=blocks)
 
+    def removed_bytes(self, name: str) -> int:
+        """Return how much text notes replace in a prompt that was not accepted yet."""
+        return self._plans[name].removed_bytes if self._hook is not None else 0
+
     def accepted(self, name: str, now: float) -> None:
         """Commit a request that an endpoint accepted."""
         if self._hook is not None:

@@ -112,7 +112,7 @@ class Outlook:
         if moving is not None:
             penalty = penalty * moving
         view.terms = Terms(
-            rtt_s=view.rtt_s,
+            rtt_s=view.wire_s,
             base_s=priced.base_s,
             prefill_s=priced.prefill_s,
             queue_s=priced.queue_s,

@@ -77,7 +77,7 @@ class PricingInputs:
         cached_tokens: how many of them are probably cached.
         seconds_per_token: c(m).
         in_flight: n, the requests in flight there.
-        rtt_s: round trip.
+        rtt_s: seconds on the network (`View.wire_s`).
         again: r, text evicted from its cache that is requested again, as a share of the uncached
             tokens; None if caches have room.
         crowded: cache tokens missing for the prompt, as a share of those in flight; above 1 if all
@@ -186,7 +186,7 @@ def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInpu
         cached_tokens=view.cached_tokens,
         seconds_per_token=view.seconds_per_token,
         in_flight=in_flight,
-        rtt_s=view.rtt_s,
+        rtt_s=view.wire_s,
         again=view.again,
         crowded=crowded(engines, table, slots, view.tokens),
         engine=engine,

@@ -70,8 +70,8 @@ class AnswerHalf(StreamState):
                 answer.fail()  # the gateway refuses the request: its limit, its rules
         if self.rework is not None:
             if answer.accepted:  # record it before the client sends the next turn
-                address, decided = (decision.address, decision.id) if decision else ("", "")
-                self.rework.accepted(event.served or address, now, decision=decided)
+                address = event.served or (decision.address if decision else "")
+                self.rework.accepted(address, now, decision=decision)
                 restorer = self.rework.restorer(events=event.streamed, encoded=event.encoded)
                 if restorer is not None:
                     answer.restorers, self._holds_all = (restorer,), not event.streamed

@@ -47,8 +47,7 @@ def _shown(ordering: Ordering) -> dict[str, object]:
 
     rule, guard = ordering.rule, ordering.hook.guard
     watches = "watching" if rule.hook.holdout_share else "disabled"
-    (gain, error), setting = guard.gain(), rule.hook.dedup
-    moved, left = guard.moved.changed, guard.moved.left
+    gain, error = guard.gain()
     documents = ordering.document_bytes
     return {
         "name": rule.name,
@@ -66,10 +65,18 @@ def _shown(ordering: Ordering) -> dict[str, object]:
                 "cached_share": gain if guard.ahead.n else None,
                 "two_errors": 2 * error if guard.ahead.n else None,
             },
-            "correct": moved.mean if moved.n else None,
-            "correct_as_received": left.mean if left.n else None,
-            "harm": guard.harm,
-            "dedup": guard.dedup if setting == "auto" else setting,
+            "dedup": rule.hook.dedup,
+            "outcomes": [
+                {
+                    "name": name,
+                    "model": model,
+                    "correct": own.moved.changed.mean if own.moved.changed.n else None,
+                    "correct_as_received": own.moved.left.mean if own.moved.left.n else None,
+                    "harm": own.harm,
+                    "dedup": own.dedup,
+                }
+                for (name, model), own in guard.verdicts.items()
+            ],
         },
         "requests": ordering.reasons,
         "shapes": ordering.shapes,

@@ -25,6 +25,7 @@ from laar.errors import RequestError, SettingError
 from laar.flow.settings import FlowSettings
 from laar.health import GOOD, Reply
 from laar.policies import build_policies
+from laar.prefix.beliefs import BYTES_PER_TOKEN
 from laar.protocol.sampling import Sampler
 from laar_lab.sim.engine import Job
 from laar_lab.sim.fleet.assessor import MeasuredAssessor, speeds_of
@@ -268,8 +269,11 @@ class VirtualFleet:
         now = self.clock.now
         self._touched(exchange.picker)
         draw = self._jitter.gauss(0.0, 1.0) if normal is None else normal
-        half = 0.5 * self._links[exchange.address].rtt_s(now, draw)
-        at_s, site = now + half, self._sites[exchange.address]
+        link, size = self._links[exchange.address], exchange.prompt.prompt_tokens * BYTES_PER_TOKEN
+        rtt_s = link.rtt_s(now, draw)
+        half = 0.5 * rtt_s
+        at_s = now + half + rtt_s * link.upload_rounds(now, size)
+        site = self._sites[exchange.address]
         if site.tokenize_s_per_token:
             at_s = max(at_s, self._tokenized_at[site.name])
             at_s += site.tokenize_s_per_token * exchange.prompt.prompt_tokens
@@ -396,6 +400,8 @@ class VirtualFleet:
             return
         now = self.clock.now
         exchange.end_s = now
+        if exchange.status == 200:
+            self._links[exchange.address].freed(now)
         ok, decided_s = exchange.status == 200, exchange.decision.now
         seen = ok and exchange.request.first_token_seen
         sampled = (

@@ -8,7 +8,7 @@ from laar.core.decision import DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.interfaces import Assessor
-from laar.core.membership import ROLE_LABEL, EndpointSpec
+from laar.core.membership import ROLE_LABEL, EndpointSpec, Way
 from laar.core.policy import Policy
 from laar.errors import SettingError, unknown
 from laar.health import Health
@@ -71,4 +71,5 @@ def build_picker(
 def endpoint_of(site: Site) -> EndpointSpec:
     """Return a site's specification, as discovery would report it."""
     labels = {ROLE_LABEL: site.role} if site.role else {}
-    return EndpointSpec(address=site.name, models=(site.model,), labels=labels)
+    way = Way(tls=site.link.tls)
+    return EndpointSpec(address=site.name, models=(site.model,), labels=labels, way=way)

@@ -80,6 +80,7 @@ def request_of(number: int, arrival: Arrival) -> Request:
         model=arrival.model,
         spans=(f"{start:x}",),
         chars=prompt.prompt_tokens * BYTES_PER_TOKEN,
+        body_bytes=prompt.prompt_tokens * BYTES_PER_TOKEN,
         max_tokens=prompt.output_tokens,
         stream=True,
         session=arrival.session,
