@@ -89,16 +89,17 @@ def read_body(api: Api, body: bytes) -> Body:
     Raises:
         RequestError: 400 or 415; its message contains nothing from the prompt. An opaque body is
             refused only if it is compressed, UTF-16 JSON, a form that can't be read, a long
-            object with too many members, or names hosts for the engine.
+            object with too many members, or names hosts for the engine. In an engine's own form,
+            it is opaque unless it is an object.
     """
-    if api is _OPAQUE:
+    if api is _OPAQUE or (api is Api.OTHER and not body[:64].lstrip().startswith(b"{")):
         span = field_span(body, "model")
         if span is not None:
             name = body[span[0] : min(span[1], span[0] + _MAX_SCALAR_BYTES)]
-            return Body(api=api, model=name.decode(errors="ignore"), model_span=span)
+            return Body(api=_OPAQUE, model=name.decode(errors="ignore"), model_span=span)
         peeked = _peek(body)
         span = model_span(body) if peeked and len(body) > ASIDE_BYTES else None
-        return Body(api=api, model=peeked, model_span=span)
+        return Body(api=_OPAQUE, model=peeked, model_span=span)
     document, is_plain = _document(body)
     named = document.get("model")
     model = "" if named is None else named

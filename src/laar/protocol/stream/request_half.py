@@ -133,7 +133,7 @@ class RequestHalf(StreamState):
         ):
             return self._answer_again(first, out)
         if self._head.upgrade:
-            self.may_ask_plainly, self.api = self.api is not _OPAQUE, _OPAQUE
+            self.may_ask_plainly = self.api is not _OPAQUE
             model, session = socket_names(self._head.path, event.headers)
             opened = Body(api=_OPAQUE, model=model, session=session, needs_model=True)
             return self._ask(opened, now, out)
@@ -190,7 +190,6 @@ class RequestHalf(StreamState):
 
     def _ask_unread(self, now: float, out: list[Action]) -> RequestPhase:
         """Ask for a decision based on the headers alone."""
-        self.api = _OPAQUE
         return self._ask(Body(api=_OPAQUE, model=paths.model_of(self._head.path)), now, out)
 
     def _begin(self, event: RequestHeaders) -> paths.PathFacts:
@@ -294,6 +293,7 @@ class RequestHalf(StreamState):
 
     def _ask(self, read: Body, now: float, out: list[Action]) -> RequestPhase:
         env, head = self.env, self._head
+        self.api = read.api
         if env.hook is not None and read.spans and self.api is not _OPAQUE:
             try:
                 read = self._reworked(env.hook, read, now)
