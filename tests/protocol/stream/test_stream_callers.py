@@ -6,6 +6,7 @@ import orjson
 import pytest
 from test_stream_machine import BODY, HEADERS, Driver
 
+from laar.protocol.agreed import LONGEST_HOLD
 from laar.protocol.events import (
     SHAPES,
     Immediate,
@@ -190,3 +191,14 @@ def test_an_error_with_no_servers_header_is_the_gateways_own(status, made_by):
     assert end.cause == ("complete" if made_by else "error")
     replaced = any(type(action) is Immediate for action in driver.log)
     assert replaced is (not made_by and status >= 500)
+
+
+@pytest.mark.parametrize("said", ["300", "1e9", "nan", "inf", "60s", "-1", ""])
+def test_a_route_may_say_anything_of_its_longest_hold(said):
+    message = pb.ProcessingRequest()
+    message.request_headers.headers.headers.add(key=":path", raw_value=b"/")
+    message.attributes["envoy.filters.http.ext_proc"].fields[LONGEST_HOLD].string_value = (
+        said.encode()
+    )
+    known = {"300": 300.0, "1e9": 3600.0, "inf": 3600.0}
+    assert event_of(message).longest_hold_s == known.get(said, 0.0)

@@ -113,7 +113,7 @@ def event_of(message: pb.ProcessingRequest) -> Event | None:
                 given.get(names.POOL, ""),
                 attempts=_ATTEMPTS.get(given.get(agreed.ATTEMPTS, ""), 0),
                 body=body.body,
-                longest_hold_s=float(given.get(agreed.LONGEST_HOLD) or 0.0),
+                longest_hold_s=names.seconds_of(given.get(agreed.LONGEST_HOLD, "")) or 0.0,
             )
         return RequestBody(body.body, body.end_of_stream, _subset(message))
     if kind == "response_headers":
@@ -141,7 +141,7 @@ def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
         len(sent),
         headers.ByteSize(),
         _ATTEMPTS.get(given.get(agreed.ATTEMPTS, ""), 0),
-        longest_hold_s=float(given.get(agreed.LONGEST_HOLD) or 0.0),
+        longest_hold_s=names.seconds_of(given.get(agreed.LONGEST_HOLD, "")) or 0.0,
     )
 
 
