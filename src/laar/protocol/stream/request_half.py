@@ -401,7 +401,8 @@ class RequestHalf(StreamState):
             engine_headers=_engine_headers(decision, self._head.path),
         )
         if not self.dialect.keeps_headers:
-            if not is_own and self._room > 2:
+            room = self._room - len(decided.engine_headers)
+            if not is_own and room > 2:
                 self.ticket = self.env.new_id()
                 self.env.tickets[self.ticket] = decision
             change_headers(
@@ -409,7 +410,7 @@ class RequestHalf(StreamState):
                 self._head,
                 request.id,
                 is_own=is_own,
-                may_name=self._may_add_headers if is_own else self._room > 0,
+                may_name=self._may_add_headers if is_own else room > 0,
                 may_add=self._may_add_headers,
                 may_read=self.api is not _OPAQUE,
                 ticket=self.ticket,
