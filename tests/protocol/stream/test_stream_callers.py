@@ -18,6 +18,7 @@ from laar.protocol.events import (
     RequestHeaders,
     ResponseBody,
     ResponseHeaders,
+    ResponseTrailers,
     Shape,
 )
 from laar.server.extproc.messages import ANSWERS, event_of
@@ -122,6 +123,19 @@ def test_another_gateway_gets_what_the_protocol_promises_and_nothing_more(shape,
         assert not reply.HasField("mode_override")
         for part in (reply.request_headers, reply.request_body):
             assert not part.response.clear_route_cache
+
+
+@pytest.mark.parametrize("shape", SHOWN, ids=NAMES)
+def test_trailers_after_an_answer_are_passed_on(shape):
+    driver = Driver(models=("m",))
+    caller = Caller(driver, shape)
+    caller.ask()
+    caller.feed(ResponseHeaders(200, count=3, media_type="application/json"))
+    if shape.answer is not Mode.NONE:
+        caller.feed(ResponseBody(ANSWER, False))
+    assert caller.feed(ResponseTrailers())[-1].HasField("response_trailers")
+    assert {end.cause for end in driver.recorder.ends} == {"complete"}
+    assert not driver.stream.ignored
 
 
 @pytest.mark.parametrize("shape", SHOWN, ids=NAMES)
