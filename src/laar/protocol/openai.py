@@ -17,6 +17,7 @@ value of the top-level `model` is replaced; every other byte is kept.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,6 +63,7 @@ _HARMLESS_TOOLS = ("function", "custom", "local_shell", "web_search")
 _OPAQUE, _RESPONSES = Api.OPAQUE, Api.RESPONSES
 _TRUE = (True, "true", "True", "1", "on", "yes")  # also 1; engines in Python read all of these
 _MARK_CHARS = 32
+_starts_object = re.compile(rb"(?:\xef\xbb\xbf)?\s*\{").match
 _MANY_TURNS = 64
 _UNREAD = Spans(b"")
 _API_MARKS = {api: f"api={api}" for api in Api}
@@ -92,7 +94,7 @@ def read_body(api: Api, body: bytes) -> Body:
             object with too many members, or names hosts for the engine. In an engine's own form,
             it is opaque unless it is an object.
     """
-    if api is _OPAQUE or (api is Api.OTHER and not body[:64].lstrip().startswith(b"{")):
+    if api is _OPAQUE or (api is Api.OTHER and not _starts_object(body)):
         span = field_span(body, "model")
         if span is not None:
             name = body[span[0] : min(span[1], span[0] + _MAX_SCALAR_BYTES)]
