@@ -16,6 +16,7 @@ from laar.protocol.events import (
     Mode,
     RequestBody,
     RequestHeaders,
+    RequestTrailers,
     ResponseBody,
     ResponseHeaders,
     ResponseTrailers,
@@ -126,10 +127,12 @@ def test_another_gateway_gets_what_the_protocol_promises_and_nothing_more(shape,
 
 
 @pytest.mark.parametrize("shape", SHOWN, ids=NAMES)
-def test_trailers_after_an_answer_are_passed_on(shape):
+def test_trailers_are_passed_on(shape):
     driver = Driver(models=("m",))
     caller = Caller(driver, shape)
-    caller.ask()
+    caller.feed(caller.request)
+    caller.feed(RequestBody(BODY, False))
+    assert caller.feed(RequestTrailers())[-1].HasField("request_trailers")
     caller.feed(ResponseHeaders(200, count=3, media_type="application/json"))
     if shape.answer is not Mode.NONE:
         caller.feed(ResponseBody(ANSWER, False))

@@ -238,7 +238,7 @@ class RequestHalf(StreamState):
     def _request_trailers(
         self, event: RequestTrailers, now: float, out: list[Action]
     ) -> RequestPhase:
-        if self.request_phase is RequestPhase.PASSING:
+        if self.request_phase in (RequestPhase.PASSING, RequestPhase.SENT):
             out.append(AnswerTrailers(Direction.REQUEST))
             return RequestPhase.SENT
         if self.body.gave_way:
