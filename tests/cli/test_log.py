@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
 import sys
@@ -11,6 +12,7 @@ from datetime import datetime
 import pytest
 import yaml
 
+from laar.cli.terminal import LogLines
 from laar.envoy.options import MESSAGE_TIMEOUT_S
 from support import eventually, free_port
 
@@ -65,6 +67,13 @@ async def test_a_log_that_nobody_reads_does_not_stop_the_picker(tmp_path, http):
         with contextlib.suppress(ProcessLookupError):
             picker.kill()
         os.close(reader)
+
+
+def test_a_line_in_json_has_any_text():
+    record = logging.LogRecord("laar", logging.INFO, "", 0, "can't read %s", ("\udc80\n",), None)
+    line = LogLines("json").format(record)
+    assert json.loads(line)["message"] == "can't read \udc80\n"
+    assert line.isascii()
 
 
 @pytest.mark.long

@@ -139,6 +139,10 @@ def test_nothing_is_asked_beside_a_request_that_is_not_there() -> None:
     assert refusal(d, request("3", companion_of="1", tenant="x")) == "no-companion"
     assert d.decide(request("3", companion_of="2", tenant="x"), 0.0).model == first.model
     end(d, second)
+    twice = [d.decide(request("2", tenant="x"), 0.0) for _ in range(2)]
+    end(d, twice[0])  # the later one with its id is still in flight
+    assert d.companions.first_of(request("4", companion_of="2", tenant="x")) is twice[1]
+    end(d, twice[1])
     assert not d.companions._firsts.keys() - {("x", "3")}
 
 

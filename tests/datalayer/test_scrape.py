@@ -80,6 +80,7 @@ PORTS = {EVENTS_LABEL: "5557", REPLAY_LABEL: "5558"}
         ),
         ({"kv_events_config": "{"}, {}),
         ({"0": [LIVE]}, {}),
+        ({"9" * 5000: LIVE}, {}),
         ({}, {}),
     ],
 )

@@ -185,6 +185,16 @@ async def test_a_body_over_the_limit_gets_413_and_one_under_it_passes(fleet, htt
     assert [request.body for request in a.requests] == [under]
 
 
+async def test_a_long_body_passes_with_as_many_headers_as_a_short_one(fleet, http):
+    (a,) = await fleet.picked(1)
+    envoy = await fleet.envoy("standalone")
+    for count, chars in ((80, 1), (92, 1), (58, 1000)):
+        headers = {f"x-header-{n}": "v" * chars for n in range(count)}
+        a.default_answer = Answer(headers=headers)
+        for body in (BODY, orjson.dumps("x" * 150_000)):
+            assert (await post(http, envoy.url(), body, headers=headers)).status == 200
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("picker_up", [True, False])
 async def test_a_forged_destination_has_no_effect(fleet, http, shape, picker_up):

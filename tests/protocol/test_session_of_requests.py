@@ -11,6 +11,7 @@ from laar.protocol.headers import CONTROL_HEADERS, attributes_read, read_head
 from laar.protocol.openai import read_body
 from laar.protocol.paths import response_of
 from laar.protocol.sessions import SESSION_HEADERS
+from laar.protocol.sockets import socket_names
 from laar_lab.sim.endpoint.bodies import MessagesBody
 from laar_lab.sim.endpoint.bodies import read_body as read_in_engine
 
@@ -246,3 +247,11 @@ def test_the_field_that_named_a_session_and_its_parent_are_known():
     assert (head.named.session, head.named.field, head.parent) == ("a", "x-affinity", "p")
     body = read_body(Api.CHAT, b'{"model": "m", "messages": [], "metadata": {"session_id": "s"}}')
     assert (body.session, body.named_by, body.hints) == ("s", "metadata.session_id", ())
+
+
+@pytest.mark.parametrize(
+    ("query", "session"),
+    [("thread_id=a%20b", "a b"), ("session_id=a%0Ab", ""), (f"session_id={'x' * 300}", "")],
+)
+def test_the_query_of_a_websocket_names_a_session_as_a_header_would(query, session):
+    assert socket_names(f"/v1/responses?model=m&{query}", {}) == ("m", session)

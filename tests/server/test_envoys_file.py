@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from laar.core.membership import EndpointSpec, Served
+from laar.core.endpoints import Reading
+from laar.core.membership import DRAIN_LABEL, EndpointSpec, Served
 from laar.envoy.endpoints_file import MAX_NAMES, write_eds
 from laar.server.fleet import FleetState
 from laar.server.picker import Picker
@@ -174,6 +175,23 @@ async def test_a_change_is_not_lost_if_publishing_it_fails_at_first(eds, monkeyp
     assert listed(eds) == ["10.0.0.1:8000"]
     publishing.cancel()
     await asyncio.wait([publishing])
+
+
+async def test_a_draining_endpoint_stays_until_its_own_page_shows_no_requests(eds):
+    one, two, idle = "10.0.0.1:1", "10.0.0.2:2", Reading(waiting=0.0, running=0.0)
+    async with running(eds) as (fleet, table):
+        fleet.replace("a", [spec(one), spec(two)])
+        await eventually(lambda: len(table) == 2, what="the endpoints")
+        fleet.reading(one, idle, 1.0)
+        fleet.replace("a", [replace(spec(one), labels={DRAIN_LABEL: "true"}), spec(two)])
+        await eventually(lambda: bool(table.draining), what="the label")
+        fleet.reading(two, idle, 2.0)
+        fleet.round_trip(one, 0.01, 2.0)
+        for busy in ((0.0, 2.0), (1.0, 0.0), (float("nan"), float("nan"))):
+            fleet.reading(one, Reading(waiting=busy[0], running=busy[1]), 3.0)
+        assert not table.drained  # another picker's requests may run there
+        fleet.reading(one, idle, 4.0)
+        assert (table.drained, table.slot(one)) == ({one}, -1)
 
 
 def accepted(eds):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import select
@@ -13,7 +14,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import orjson
 import typer
 
 from laar.datalayer.files import read_file
@@ -143,7 +143,7 @@ class LogLines(logging.Formatter):
         }
         if record.exc_info:
             shown["exception"] = self.formatException(record.exc_info)
-        return orjson.dumps(shown).decode()
+        return json.dumps(shown)  # `orjson` refuses lone surrogates, as in a file's name
 
 
 def log_to_stderr(style: Literal["text", "json"], *, verbose: bool) -> None:

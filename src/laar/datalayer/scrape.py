@@ -159,7 +159,7 @@ def events_labels(said: Mapping[str, object]) -> dict[str, str]:
     vLLM lists its ranks, SGLang has its command's JSON. Only the ports are used: the engine's own
     host publishes, and no reply can make laar connect to another.
     """
-    ranks = {int(key): of for key, of in said.items() if key.isascii() and key.isdigit()}
+    ranks = {int(key): of for key, of in said.items() if _is_number(key)}
     rank = min(ranks, default=0)
     of = ranks.get(rank, said.get("kv_events_config"))
     if isinstance(of, str):
@@ -172,6 +172,11 @@ def events_labels(said: Mapping[str, object]) -> dict[str, str]:
     found = {}
     for label, member in ((EVENTS_LABEL, "endpoint"), (REPLAY_LABEL, "replay_endpoint")):
         port = str(of.get(member)).rpartition(":")[2]
-        if port.isascii() and port.isdigit() and len(port) <= 5:
+        if _is_number(port):
             found[label] = str(int(port) - rank)  # ranks use consecutive ports
     return found if EVENTS_LABEL in found else {}
+
+
+def _is_number(text: str) -> bool:
+    """Return whether a text is a number with the digits of a port's at most."""
+    return text.isascii() and text.isdigit() and len(text) <= 5

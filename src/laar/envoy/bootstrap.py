@@ -100,8 +100,10 @@ _NOTHING_DONE = (
 _SHORT_BYTES = 2 * MAX_ANSWER_BYTES
 """What Envoy holds of an answer, half of which the picker may read at once, and so also of a body
 where it does not count a request's memory: Envoy has one limit for both."""
-_COLLECTED = frozenset({"max_request_bytes", "request_body_buffer_limit"})
+_COLLECTED = ("max_request_bytes", "request_body_buffer_limit")
 """The fields of that limit."""
+_ROOM = {"max_headers_count": 120, "max_request_headers_kb": 64}
+"""The limits of requests that have passed a listener, which adds about a dozen headers."""
 
 _LONG_BODY = "0*([2-9][0-9]{6}|[1-9][0-9]{7,})"
 """A ``content-length`` of 2 MB or more: reading JSON takes Envoy up to a hundred times its size."""
@@ -190,22 +192,22 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
     rendered: dict[str, Any] = orjson.loads(orjson.dumps(bootstrap))
     data, *_, long_bodies = rendered["static_resources"]["listeners"]
     filters = data["filter_chains"][0]["filters"]
-    long_bodies["filter_chains"][0]["filters"] = _collecting(filters, options.max_body_bytes)
+    limits = dict.fromkeys(_COLLECTED, options.max_body_bytes) | _ROOM
+    long_bodies["filter_chains"][0]["filters"] = _limited(filters, limits)
     return rendered
 
 
-def _collecting(part: Any, most_bytes: int) -> Any:
-    """Return filters with another limit of collected bodies.
+def _limited(part: Any, limits: Mapping[str, int]) -> Any:
+    """Return filters with other limits.
 
-    All that has no such limit is the same object, so that a change applies to both. In YAML it is
-    an alias.
+    All that has none of these limits is the same object, so that a change applies to both. In YAML
+    it is an alias.
     """
     if isinstance(part, list):
-        found: Any = [_collecting(each, most_bytes) for each in part]
+        found: Any = [_limited(each, limits) for each in part]
         return part if all(a is b for a, b in zip(part, found, strict=True)) else found
     if isinstance(part, dict):
-        found = {key: _collecting(below, most_bytes) for key, below in part.items()}
-        found |= dict.fromkeys(_COLLECTED & part.keys(), most_bytes)
+        found = {key: limits.get(key, _limited(below, limits)) for key, below in part.items()}
         return part if all(found[key] is part[key] for key in part) else found
     return part
 

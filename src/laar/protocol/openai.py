@@ -17,6 +17,7 @@ value of the top-level `model` is replaced; every other byte is kept.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,6 +63,7 @@ _HARMLESS_TOOLS = ("function", "custom", "local_shell", "web_search")
 _OPAQUE, _RESPONSES = Api.OPAQUE, Api.RESPONSES
 _TRUE = (True, "true", "True", "1", "on", "yes")  # also 1; engines in Python read all of these
 _MARK_CHARS = 32
+_starts_object = re.compile(rb"(?:\xef\xbb\xbf)?\s*\{").match
 _MANY_TURNS = 64
 _UNREAD = Spans(b"")
 _API_MARKS = {api: f"api={api}" for api in Api}
@@ -89,16 +91,17 @@ def read_body(api: Api, body: bytes) -> Body:
     Raises:
         RequestError: 400 or 415; its message contains nothing from the prompt. An opaque body is
             refused only if it is compressed, UTF-16 JSON, a form that can't be read, a long
-            object with too many members, or names hosts for the engine.
+            object with too many members, or names hosts for the engine. In an engine's own form,
+            it is opaque unless it is an object.
     """
-    if api is _OPAQUE:
+    if api is _OPAQUE or (api is Api.OTHER and not _starts_object(body)):
         span = field_span(body, "model")
         if span is not None:
             name = body[span[0] : min(span[1], span[0] + _MAX_SCALAR_BYTES)]
-            return Body(api=api, model=name.decode(errors="ignore"), model_span=span)
+            return Body(api=_OPAQUE, model=name.decode(errors="ignore"), model_span=span)
         peeked = _peek(body)
         span = model_span(body) if peeked and len(body) > ASIDE_BYTES else None
-        return Body(api=api, model=peeked, model_span=span)
+        return Body(api=_OPAQUE, model=peeked, model_span=span)
     document, is_plain = _document(body)
     named = document.get("model")
     model = "" if named is None else named

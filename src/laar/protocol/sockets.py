@@ -30,7 +30,7 @@ def socket_names(path: str, headers: Mapping[str, str]) -> tuple[str, str]:
     def first(*names: str) -> str:
         return next((text for name, text in fields if name in names and text), "")
 
-    return model_of(path) or first(*_MODEL), first(*SESSION_MEMBERS_OF_HEADERS)
+    return model_of(path) or first(*_MODEL), name_of(first(*SESSION_MEMBERS_OF_HEADERS))
 
 
 def _fields(path: str, headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -48,4 +48,4 @@ def _fields(path: str, headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
                 continue
             for key, inner in found.items():
                 if isinstance(inner, str):
-                    yield key, name_of(inner)
+                    yield key, inner

@@ -224,22 +224,20 @@ class FleetState:
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
         """Record a probe of an endpoint."""
-        self._table.round_trip(address, rtt_s, now)
-        self._leave_out_drained()
-
-    def _leave_out_drained(self) -> None:
-        """Remove the draining endpoints at which nothing runs any more, of any picker."""
         table = self._table
+        table.round_trip(address, rtt_s, now)
         for slot in table.draining:
-            spec, waits = table.spec(slot), table.waiting[slot] + table.running[slot]
-            unknown = math.isnan(waits) and spec.metrics_url != ""
-            if table.failures[slot] < MAX_FAILURES and (waits > 0.0 or unknown):
-                continue
-            if table.in_flight[slot] <= 0.0:
-                before = table.specs()
-                table.leave_out(spec.key)
-                self._forget_who_left(before)
-                _LOG.info("%s has drained and may be stopped", spec.key)
+            spec, is_gone = table.spec(slot), table.failures[slot] >= MAX_FAILURES
+            if spec.address == address and (is_gone or spec.metrics_url == ""):  # it has no page
+                self._leave_out_idle(slot)
+
+    def _leave_out_idle(self, slot: int) -> None:
+        """Remove a draining endpoint, if nothing of this picker's runs there any more."""
+        spec, before = self._table.spec(slot), self._table.specs()
+        if self._table.in_flight[slot] <= 0.0:
+            self._table.leave_out(spec.key)
+            self._forget_who_left(before)
+            _LOG.info("%s has drained and may be stopped", spec.key)
 
     def reading(self, key: str, reading: Reading, now: float) -> None:
         """Record the values of a metrics page, or of one rank on it."""
@@ -261,7 +259,9 @@ class FleetState:
             if is_empty:
                 self._picker.emptied(slot)
             self._picker.reading(key, reading)
-            self._leave_out_drained()
+            # Its own page, read since it drains, shows the requests of all pickers.
+            if slot in self._table.draining and reading.waiting + reading.running <= 0.0:
+                self._leave_out_idle(slot)
 
     def _report_idle(self, key: str, reading: Reading, *, is_idle: bool) -> None:
         problem, usage = None, reading.kv_usage

@@ -51,8 +51,8 @@ _LET_GO_EVERY_S = 0.05
 _PROBES = 100
 """Maximum number of concurrent probes per connection: the health port may be open to anyone."""
 _PROBE_BYTES = 4096
-_STALL_TICK_S = 0.25
 """Maximum length of a probe's message, which is a service name."""
+_STALL_TICK_S = 0.25
 
 
 class Runner:

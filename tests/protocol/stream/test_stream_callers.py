@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import orjson
 import pytest
 from test_stream_machine import BODY, HEADERS, Driver
 
+from laar.core.membership import Way
+from laar.protocol.agreed import LONGEST_HOLD
 from laar.protocol.events import (
     SHAPES,
     Immediate,
     Mode,
     RequestBody,
     RequestHeaders,
+    RequestTrailers,
     ResponseBody,
     ResponseHeaders,
+    ResponseTrailers,
     Shape,
 )
 from laar.server.extproc.messages import ANSWERS, event_of
@@ -121,6 +127,21 @@ def test_another_gateway_gets_what_the_protocol_promises_and_nothing_more(shape,
 
 
 @pytest.mark.parametrize("shape", SHOWN, ids=NAMES)
+def test_trailers_are_passed_on(shape):
+    driver = Driver(models=("m",))
+    caller = Caller(driver, shape)
+    caller.feed(caller.request)
+    caller.feed(RequestBody(BODY, False))
+    assert caller.feed(RequestTrailers())[-1].HasField("request_trailers")
+    caller.feed(ResponseHeaders(200, count=3, media_type="application/json"))
+    if shape.answer is not Mode.NONE:
+        caller.feed(ResponseBody(ANSWER, False))
+    assert caller.feed(ResponseTrailers())[-1].HasField("response_trailers")
+    assert {end.cause for end in driver.recorder.ends} == {"complete"}
+    assert not driver.stream.ignored
+
+
+@pytest.mark.parametrize("shape", SHOWN, ids=NAMES)
 @pytest.mark.parametrize("asks", [2, 5])
 def test_a_gateway_that_asks_again_gets_the_same_answer_and_is_counted_once(asks, shape):
     first, pending = Driver(models=("m", "m", "m")), []
@@ -162,6 +183,25 @@ def test_a_gateway_that_shows_no_bodies_is_refused_unless_none_is_needed():
         assert caller.told()[0] == ["10.0.0.1:80"]
 
 
+@pytest.mark.parametrize("key", ["", "secret"])
+@pytest.mark.parametrize("count", range(85, 101))
+def test_no_request_gets_more_headers_than_a_gateway_allows(count, key):
+    driver = Driver(models=("m",))
+    (spec,) = driver.director.table.specs()
+    driver.director.table.replace("test", [replace(spec, way=Way(key=key))])
+    caller = Caller(driver, Shape.GATEWAY)
+    caller.request.count = count
+    caller.ask()
+    sets = [
+        header
+        for reply in caller.replies
+        for header in reply.request_headers.response.header_mutation.set_headers
+    ]
+    needed = 3 if key else 0  # which replace the client's, if it sent any
+    assert count + len(sets) <= max(100, count + needed)
+    assert caller.told()[1] == [spec.address]
+
+
 def test_a_ticket_is_not_valid_for_another_pool():
     first = Driver(models=("m", "m"))
     Caller(first, Shape.GATEWAY).ask()
@@ -190,3 +230,14 @@ def test_an_error_with_no_servers_header_is_the_gateways_own(status, made_by):
     assert end.cause == ("complete" if made_by else "error")
     replaced = any(type(action) is Immediate for action in driver.log)
     assert replaced is (not made_by and status >= 500)
+
+
+@pytest.mark.parametrize("said", ["300", "1e9", "nan", "inf", "60s", "-1", ""])
+def test_a_route_may_say_anything_of_its_longest_hold(said):
+    message = pb.ProcessingRequest()
+    message.request_headers.headers.headers.add(key=":path", raw_value=b"/")
+    message.attributes["envoy.filters.http.ext_proc"].fields[
+        LONGEST_HOLD
+    ].string_value = said.encode()
+    known = {"300": 300.0, "1e9": 3600.0, "inf": 3600.0}
+    assert event_of(message).longest_hold_s == known.get(said, 0.0)

@@ -143,10 +143,12 @@ class AnswerHalf(StreamState):
 
     def _response_body(self, event: ResponseBody, now: float, out: list[Action]) -> ResponsePhase:
         decision, answer, data = self.decision, self.answer, event.data
-        end = event.end or self.dialect.sends_whole_answers  # the end may follow as trailers
+        end = event.end or self.dialect.sends_whole_answers  # trailers may follow
         if decision is not None:
             answer.read(decision, data, now, self.env.recorder, end=end)
-        phase = self._complete(now) if end else ResponsePhase.ANSWER
+        if end:
+            self._complete(now)
+        phase = ResponsePhase.OVER if event.end else ResponsePhase.ANSWER
         if not answer.restorers:
             self.dialect.pass_answer(1, data, out, end=end, same=True)
             return phase

@@ -73,7 +73,11 @@ TRANSITIONS: Mapping[Phase, Mapping[type, tuple[Phase, ...]]] = {
         ev.Failed: (_Q.PASSING,),
         ev.Closed: (_Q.OVER,),
     },
-    _Q.SENT: {ev.Failed: (_Q.SENT,), ev.Closed: (_Q.OVER,)},
+    _Q.SENT: {
+        ev.RequestTrailers: (_Q.SENT,),  # after a buffered body
+        ev.Failed: (_Q.SENT,),
+        ev.Closed: (_Q.OVER,),
+    },
     _Q.OVER: {ev.Failed: (_Q.OVER,), ev.Closed: (_Q.OVER,)},
     _A.HEADERS: {ev.ResponseHeaders: (_A.ANSWER, _A.OVER)},
     _A.ANSWER: {ev.ResponseBody: (_A.ANSWER, _A.OVER), ev.ResponseTrailers: (_A.OVER,)},

@@ -133,7 +133,7 @@ class RequestHalf(StreamState):
         ):
             return self._answer_again(first, out)
         if self._head.upgrade:
-            self.may_ask_plainly, self.api = self.api is not _OPAQUE, _OPAQUE
+            self.may_ask_plainly = self.api is not _OPAQUE
             model, session = socket_names(self._head.path, event.headers)
             opened = Body(api=_OPAQUE, model=model, session=session, needs_model=True)
             return self._ask(opened, now, out)
@@ -190,7 +190,6 @@ class RequestHalf(StreamState):
 
     def _ask_unread(self, now: float, out: list[Action]) -> RequestPhase:
         """Ask for a decision based on the headers alone."""
-        self.api = _OPAQUE
         return self._ask(Body(api=_OPAQUE, model=paths.model_of(self._head.path)), now, out)
 
     def _begin(self, event: RequestHeaders) -> paths.PathFacts:
@@ -239,7 +238,7 @@ class RequestHalf(StreamState):
     def _request_trailers(
         self, event: RequestTrailers, now: float, out: list[Action]
     ) -> RequestPhase:
-        if self.request_phase is RequestPhase.PASSING:
+        if self.request_phase in (RequestPhase.PASSING, RequestPhase.SENT):
             out.append(AnswerTrailers(Direction.REQUEST))
             return RequestPhase.SENT
         if self.body.gave_way:
@@ -294,6 +293,7 @@ class RequestHalf(StreamState):
 
     def _ask(self, read: Body, now: float, out: list[Action]) -> RequestPhase:
         env, head = self.env, self._head
+        self.api = read.api
         if env.hook is not None and read.spans and self.api is not _OPAQUE:
             try:
                 read = self._reworked(env.hook, read, now)
@@ -401,7 +401,8 @@ class RequestHalf(StreamState):
             engine_headers=_engine_headers(decision, self._head.path),
         )
         if not self.dialect.keeps_headers:
-            if not is_own and self._room > 2:
+            room = self._room - len(decided.engine_headers)
+            if not is_own and room > 2:
                 self.ticket = self.env.new_id()
                 self.env.tickets[self.ticket] = decision
             change_headers(
@@ -409,7 +410,7 @@ class RequestHalf(StreamState):
                 self._head,
                 request.id,
                 is_own=is_own,
-                may_name=self._may_add_headers if is_own else self._room > 0,
+                may_name=self._may_add_headers if is_own else room > 0,
                 may_add=self._may_add_headers,
                 may_read=self.api is not _OPAQUE,
                 ticket=self.ticket,

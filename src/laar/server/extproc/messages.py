@@ -51,6 +51,7 @@ _SKIP_BODY = pb.ProcessingMode(response_trailer_mode="SEND")
 _READ_ANSWER = pb.ProcessingMode(request_body_mode="BUFFERED", response_body_mode="STREAMED")
 _HEAD_BYTES, _CHUNK_BYTES = 6, 6 << 10
 """Size limits on messages that `chunk_of` reads; few chunks exceed them."""
+_hold_s = lru_cache(64)(names.seconds_of)  # routes have few values
 _ATTEMPTS = {str(count): count for count in range(100)}
 """Attempt counts by text. Envoy makes fewer than 100; other values are ignored."""
 
@@ -113,7 +114,7 @@ def event_of(message: pb.ProcessingRequest) -> Event | None:
                 given.get(names.POOL, ""),
                 attempts=_ATTEMPTS.get(given.get(agreed.ATTEMPTS, ""), 0),
                 body=body.body,
-                longest_hold_s=float(given.get(agreed.LONGEST_HOLD) or 0.0),
+                longest_hold_s=_hold_s(given.get(agreed.LONGEST_HOLD, "")) or 0.0,
             )
         return RequestBody(body.body, body.end_of_stream, _subset(message))
     if kind == "response_headers":
@@ -141,7 +142,7 @@ def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
         len(sent),
         headers.ByteSize(),
         _ATTEMPTS.get(given.get(agreed.ATTEMPTS, ""), 0),
-        longest_hold_s=float(given.get(agreed.LONGEST_HOLD) or 0.0),
+        longest_hold_s=_hold_s(given.get(agreed.LONGEST_HOLD, "")) or 0.0,
     )
 
 
