@@ -775,6 +775,17 @@ def test_a_conversation_without_a_name_waits_if_its_context_was_evicted():
     assert isinstance(picker.ask(now, text=story("two"), tokens=6_200), Decision)
 
 
+def test_a_conversation_without_a_name_is_the_same_after_it_was_let_in_without_room():
+    picker = full(Picker(by_load=False))
+    _, now = conversation(picker, "one", 1.0)
+    picker.end(picker.ask(now, tokens=6_400), now)
+    _, now = conversation(picker, "two", now)
+    turn = {"text": story("one"), "tokens": 6_200, "ttft_objective_s": 5.0}
+    assert not isinstance(picker.ask(now, **turn), Decision)
+    (decision,) = picker.dispatch(now + 70.0)
+    assert picker.flow._turns[decision.id].has_returned
+
+
 def test_conversations_under_the_key_of_an_application_have_a_place_each():
     picker = full(Picker(by_load=False, cache_tokens=20_000))
     names = ("one", "two", "three")
