@@ -139,6 +139,10 @@ def test_nothing_is_asked_beside_a_request_that_is_not_there() -> None:
     assert refusal(d, request("3", companion_of="1", tenant="x")) == "no-companion"
     assert d.decide(request("3", companion_of="2", tenant="x"), 0.0).model == first.model
     end(d, second)
+    same, again = (d.decide(request(tenant="z"), 0.0) for _ in range(2))
+    end(d, same)
+    end(d, d.decide(request("2", companion_of="1", tenant="z"), 0.0))
+    end(d, again)
     assert not d.companions._firsts.keys() - {("x", "3")}
 
 

@@ -98,8 +98,10 @@ class Companions:
         self._firsts[decision.request.tenant, decision.request.id] = decision
 
     def end(self, decision: Decision) -> None:
-        """Forget a request that has ended."""
-        self._firsts.pop((decision.request.tenant, decision.request.id), None)
+        """Forget a request that has ended, but not a later one with its id."""
+        key = decision.request.tenant, decision.request.id
+        if self._firsts.get(key) is decision:
+            del self._firsts[key]
 
     def first_of(self, request: Request) -> Decision:
         """Return the decision on the request that this one accompanies.
