@@ -809,6 +809,15 @@ def test_a_tenant_can_not_take_the_place_of_another_with_its_prompt_or_name():
     assert picker.flow.sessions.place("a\0m\0s").busy == 1
 
 
+def test_the_conversations_of_a_tenant_hold_no_single_prompts_of_others():
+    picker, now = full(Picker(by_load=False)), 1.0
+    for number in range(40):
+        _, now = conversation(picker, f"{number}", now, turns=2, first=1_000, tenant="a")
+    _, now = conversation(picker, "kept", now, tenant="a")
+    assert not isinstance(picker.ask(now, tokens=6_400, tenant="a"), Decision)
+    assert isinstance(picker.ask(now, tokens=6_400, tenant="b"), Decision)
+
+
 def test_the_same_prompt_again_and_again_is_no_session():
     picker = full(Picker(by_load=False))
     for turn in range(5):

@@ -539,7 +539,7 @@ class Admission:
             key = self.sessions.key(session, view.chain, decision.tokens)
             self._asked.pop(key, None)
             if key != session or not decision.request.session:
-                self.sessions.count(key, view.chain)
+                self.sessions.count(session, key, view.chain)
             self._begin_turn(decision, key, decision.slot, found, reread_s, now)
         if self.load is not None:
             self.load.count(decision, self.queue.settings)

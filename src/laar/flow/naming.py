@@ -66,7 +66,7 @@ class SessionNames:
 
     def name(self, request: Request) -> None:
         """Name the session of a request whose fields are known to name it."""
-        fields = self._fields.get(request.tenant, {})
+        fields: dict[str, _Field] = self._fields.get(request.tenant, {})
         for field, value in request.hints:
             known = fields.get(field)
             if known is not None and known.is_name:

@@ -76,6 +76,9 @@ _MAX_EVICTED = 65_536
 _MAX_GONE = 10_000
 """Maximum number of sessions remembered that have no place; the oldest are dropped first."""
 
+_MAX_TENANTS = 1024
+"""Maximum number of tenants whose prompts without a name are counted."""
+
 _MAX_LEFT = 8
 """Maximum number of replaced prompts remembered for a name, the latest first."""
 
@@ -158,7 +161,8 @@ class Sessions:
         self._refuses: dict[int, float] = {}  # 1 after a refusal; fades with each turn that ends
         self._returned = np.full(len(_AGES_S), _PRIOR)
         self._stayed = np.full(len(_AGES_S), _PRIOR)
-        self._firsts, self._continued = _UNLIKELY, 0.0  # prompts without a name
+        self._unnamed: Latest[str, tuple[float, float]] = Latest(_MAX_TENANTS)
+        """By tenant, how many prompts without a name began, and how many of these went on."""
         self._keeping_s: list[float] = []
         self._learned_at = -math.inf
         self._gone: tuple[Latest[str, Place], ...] = Latest(_MAX_GONE), Latest(_MAX_GONE)
@@ -202,7 +206,8 @@ class Sessions:
         if not is_other:
             return session
         is_first = place is None or place.is_key
-        if before or (is_first and self._continued >= _LIKELY * self._firsts):
+        began, went_on = self._unnamed.get(_tenant(session), (_UNLIKELY, 0.0))
+        if before or (is_first and went_on >= _LIKELY * began):
             return _by_prompt(session, before or chain.hashes[-1])
         return ""
 
@@ -288,14 +293,14 @@ class Sessions:
             self._forget(next(iter(self._places.values())))
         return place
 
-    def count(self, key: str, chain: Chain) -> None:
+    def count(self, session: str, key: str, chain: Chain) -> None:
         """Count a prompt without a name that begins a session, or is its first to continue."""
-        place = self._places.get(key)
+        place, tenant = self._places.get(key), _tenant(session)
+        began, went_on = self._unnamed.get(tenant, (_UNLIKELY, 0.0))
         if not chain.continues:
-            self._firsts = self._firsts * _FADED + 1.0
-            self._continued *= _FADED
+            self._unnamed[tenant] = began * _FADED + 1.0, went_on * _FADED
         elif place is None or not place.has_returned:
-            self._continued += 1.0
+            self._unnamed[tenant] = began, went_on + 1.0
 
     def refused(self, place: Place) -> None:
         """Handle the end of a turn that its endpoint refused: it took no room."""
@@ -387,10 +392,10 @@ class Sessions:
             if pause_s is not None:
                 self._learn(pause_s, returned=False)
         # Of a prompt that was part of another, the index reports no end.
-        while (place := next(iter(self._places.values()), None)) is not None and (
-            not place.busy and place.idle_at < self.index.oldest_at.item(place.slot)
+        while (first := next(iter(self._places.values()), None)) is not None and (
+            not first.busy and first.idle_at < self.index.oldest_at.item(first.slot)
         ):
-            self._forget(place)
+            self._forget(first)
 
     def _released(self, place: Place) -> None:
         place.busy -= 1
@@ -510,6 +515,10 @@ def _name(key: str) -> str:
     """Return the name in a session's key; empty if it is known by its prompts only."""
     name = key.rpartition("\0")[2]
     return "" if name.startswith(_BY_PROMPT) else name
+
+
+def _tenant(key: str) -> str:
+    return key.partition("\0")[0]
 
 
 def _by_prompt(key: str, end: int) -> str:
