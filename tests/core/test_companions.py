@@ -123,6 +123,18 @@ def test_a_model_that_fails_with_the_first_is_not_its_companion() -> None:
     assert d.decide(request("2", companion_of="1"), 0.0).model == "c"
 
 
+def test_the_first_is_the_model_that_answers_after_a_retry() -> None:
+    d = fleet([0.9, 0.3, 0.5], [1.0, 1.0, 1.0])
+    first = d.decide(request(), 0.0)
+    assert first.model == "a"
+    d.served_by(first, "b:80", 0.1)
+    second = d.decide(request("2", companion_of="1"), 0.2)
+    assert (second.view.beside.model, second.view.beside.right) == (
+        "b",
+        pytest.approx(0.3, abs=0.02),
+    )
+
+
 def test_nothing_is_asked_beside_a_request_that_is_not_there() -> None:
     d = fleet([0.5, 0.5], [1.0, 1.0])
     assert refusal(d, request("2", companion_of="1")) == "no-companion"

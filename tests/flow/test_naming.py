@@ -71,10 +71,16 @@ def test_a_field_is_judged_for_each_tenant_and_a_name_does_not_show_its_value():
     assert not asked[1].session
 
 
-def test_many_fields_and_values_take_bounded_memory():
+def test_many_fields_values_and_tenants_take_bounded_memory_and_no_name_from_others():
     names = SessionNames()
+    client = Client(lambda _, user: f"conversation {user}", tenant="a")
+    client.send(names)
     chain = HASHER.chain_of(b"x" * 200, "")
     for number in range(40_000):
         names.learn(Request(id="", api=Api.CHAT, hints=((f"{number}", f"{number}"),)), chain)
-    assert len(names._fields) <= 1024
+    assert client.send(names) == 60
+    for number in range(1_000):
+        hints = ((f"{number}", f"{number}"),)
+        names.learn(Request(id="", api=Api.CHAT, tenant=f"{number}", hints=hints), chain)
+    assert sum(map(len, names._fields.values())) <= 256
     assert len(names._values) <= 16_384

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -774,6 +775,17 @@ def test_a_conversation_without_a_name_waits_if_its_context_was_evicted():
     assert isinstance(picker.ask(now, text=story("two"), tokens=6_200), Decision)
 
 
+def test_a_conversation_without_a_name_is_the_same_after_it_was_let_in_without_room():
+    picker = full(Picker(by_load=False))
+    _, now = conversation(picker, "one", 1.0)
+    picker.end(picker.ask(now, tokens=6_400), now)
+    _, now = conversation(picker, "two", now)
+    turn = {"text": story("one"), "tokens": 6_200, "ttft_objective_s": 5.0}
+    assert not isinstance(picker.ask(now, **turn), Decision)
+    (decision,) = picker.dispatch(now + 70.0)
+    assert picker.flow._turns[decision.id].has_returned
+
+
 def test_conversations_under_the_key_of_an_application_have_a_place_each():
     picker = full(Picker(by_load=False, cache_tokens=20_000))
     names = ("one", "two", "three")
@@ -797,8 +809,74 @@ def test_a_tenant_can_not_take_the_place_of_another_with_its_prompt_or_name():
     assert picker.flow.sessions.place("a\0m\0s").busy == 1
 
 
+def test_the_conversations_of_a_tenant_hold_no_single_prompts_of_others():
+    picker, now = full(Picker(by_load=False)), 1.0
+    for number in range(40):
+        _, now = conversation(picker, f"{number}", now, turns=2, first=1_000, tenant="a")
+    _, now = conversation(picker, "kept", now, tenant="a")
+    assert not isinstance(picker.ask(now, tokens=6_400, tenant="a"), Decision)
+    assert isinstance(picker.ask(now, tokens=6_400, tenant="b"), Decision)
+
+
 def test_the_same_prompt_again_and_again_is_no_session():
     picker = full(Picker(by_load=False))
     for turn in range(5):
         picker.end(picker.ask(1.0 + turn, text=story("cron"), tokens=3_000), 1.5 + turn)
     assert picker.flow.session_counts()["placed"] == 0
+
+
+def test_one_prompt_under_many_names_takes_one_place_and_no_value_from_others():
+    picker = full(Picker(by_load=False))
+    _, now = conversation(picker, "one", 1.0, session="one")
+    before = picker.flow.explained(picker.director.choose(turn_of("x", story("x")), now), now)
+    for number in range(300):
+        turn = picker.ask(now, session=f"{number}", text="hello " * 100, tokens=150)
+        picker.end(turn, now)
+    assert picker.flow.session_counts()["placed"] == 2
+    after = picker.flow.explained(picker.director.choose(turn_of("x", story("x")), now), now)
+    assert after["price_s"] >= 0.9 * before["price_s"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_place_lasts_as_long_as_its_context_in_the_cache(seed):
+    draw = random.Random(seed)
+    room = draw.choice([6_500, 20_000])
+    picker = Picker("a", "b", by_load=False, cache_tokens=room)
+    sessions, table, open_, lengths, now = picker.flow.sessions, picker.director.table, [], {}, 0.0
+    for _ in range(120):
+        now += draw.choice([0.1, 1.0, 30.0])
+        if draw.random() < 0.55:
+            name, of = draw.choice(["", "", "s", "t", "u", "v"]), draw.choice("wxyz")
+            tokens = lengths[of] = draw.choice([lengths.get(of, 0) + 300, 300, 1_500]) % 6_000
+            text = story("system")[:2_000] + story(of)
+            turn = picker.ask(now, session=name, text=text, tokens=tokens, tenant=draw.choice("ab"))
+            open_ += [turn] if isinstance(turn, Decision) else []
+        elif open_:
+            turn = open_.pop(draw.randrange(len(open_)))
+            if draw.random() < 0.1 and turn.flight.slot == turn.slot:
+                other = table.address(1 - turn.slot)
+                picker.director.served_by(turn, other, now)
+                picker.flow.moved(turn, now)
+            if draw.random() < 0.1:  # its engine restarted, or its endpoint was removed
+                beliefs, slot = picker.director.prefixes, turn.flight.slot
+                if draw.random() < 0.5:
+                    beliefs.clear(slot)
+                else:
+                    sessions.drop(slot)
+                    beliefs.drop(slot)
+                    beliefs.set_capacity(slot, room)
+            status, cause = draw.choice(
+                [(200, "complete")] * 3 + [(429, "complete"), (200, "error")]
+            )
+            picker.end(turn, now, replace(DONE, status=status, cause=cause))
+        open_ += [each for each in picker.dispatch(now) if isinstance(each, Decision)]
+    for turn in open_:
+        picker.end(turn, now)
+    for number in range(60):  # others take all of the room
+        chain = picker.director.prefixes.chain(turn_of("", story(f"{number}"), 1_000))
+        for slot in range(2):
+            receipt = sessions.index.insert(slot, chain, now + 1.0 + number)
+            sessions.index.settle(receipt)
+    assert len(sessions) == 0
+    assert not any(sessions._busy.values())
+    assert not picker.flow._turns

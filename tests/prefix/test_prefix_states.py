@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from laar.core.request import Api, Request
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.prefix.states import Grid
+from laar.prefix.states import MAX_STATES, Grid
 from laar.prefix.tokens import Stored
 
 BLOCK = 1_152
@@ -93,16 +94,24 @@ def test_an_engine_that_keeps_every_state_is_rounded_down_to_its_blocks() -> Non
     assert shares.tolist() == pytest.approx([4 * 528 / 2_500, 9_984 / 10_000])
 
 
-def test_states_of_a_removed_endpoint_are_forgotten() -> None:
+@pytest.mark.parametrize("forget", [PrefixBeliefs.drop, PrefixBeliefs.restarted])
+def test_states_of_a_removed_or_restarted_engine_are_forgotten(
+    forget: Callable[[PrefixBeliefs, int], None],
+) -> None:
     beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 20)
     beliefs.make_room(1)
-    chain = beliefs.chain(Request(id="", api=Api.CHAT, spans=("word " * 2_000,), chars=10_000))
+    text = "word " * 4_000
+    long, short = (
+        beliefs.chain(Request(id="", api=Api.CHAT, spans=(text[:size],), chars=size))
+        for size in (20_000, 10_000)
+    )
     for _ in range(2):
         beliefs.states.use(0, Grid(16, 16))
-        assert beliefs.match(chain)[0][0] == 0.0
-        beliefs.settle(beliefs.insert(0, chain, 0.0), None)
-        assert beliefs.match(chain)[0][0] > 0.9
-        beliefs.drop(0)
+        beliefs.settle(beliefs.insert(0, long, 0.0), None)
+        assert beliefs.match(short)[0][0] == 0.0  # its last state is behind this
+        beliefs.settle(beliefs.insert(0, short, 0.0), None)
+        assert beliefs.match(short)[0][0] > 0.9
+        forget(beliefs, 0)
 
 
 @pytest.mark.parametrize("states_first", [True, False])
@@ -129,6 +138,11 @@ def test_with_events_a_prompt_is_resumed_at_the_last_state_that_is_left(states_f
 
     assert share() == pytest.approx(8 * size / 160)
     held.removed(0, [8], is_state=True)
+    assert share() == pytest.approx(4 * size / 160)
+    for number in range(2):
+        held.stored(0, "m", Stored(hashes=range(99, 99 + MAX_STATES + number), is_state=True))
+    assert share() == 0.0  # too many: it starts anew
+    held.stored(0, "m", Stored(hashes=[4], is_state=True))
     assert share() == pytest.approx(4 * size / 160)
     held.removed(0, [4])
     assert share() == 0.0

@@ -228,6 +228,8 @@ def test_the_simulated_engine_omits_the_attribution_line_as_vllm_does():
         ("chat_template", False),
         ("x-parent-session-id", False),
         ("x-request-ref", False),
+        ("session\0\1", False),
+        ("thread\n", False),
     ],
 )
 def test_fields_that_may_name_a_session_are_tried(name, is_hint):

@@ -119,12 +119,14 @@ class Companions:
 
 def beside(first: Decision, view: View) -> Beside:
     """Return what the costs of a companion depend on."""
-    at, before = first.position, first.view
+    before = first.view
     assert before is not None
     assert before.terms is not None
+    slots, served = before.slots.tolist(), first.flight.slot  # another one if Envoy retried
+    at = slots.index(served) if served in slots else first.position
     known = before.evidence if before.reported is None else before.evidence + before.reported
     right = before.probability.item(at) if known.item(at) > 0.0 else 1.0
-    of = dict(zip(before.slots.tolist(), before.probability.tolist(), strict=True))
+    of = dict(zip(slots, before.probability.tolist(), strict=True))
     return Beside(
         model=first.flight.model,
         left_s=max(first.now + before.terms.latency_s.item(at) - view.now, 0.0),

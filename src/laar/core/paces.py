@@ -215,6 +215,7 @@ class Paces:
         self._paced_at[:, slot] = self._levels[:, slot] = 0.0
         self.hasty[slot] = False
         self.quick = self.quick[self.quick != slot]
+        self._confirmed.discard(slot)
         self.first[slot] = self.rest[slot] = 1.0
 
     def state(self, slot: int) -> list[float] | None:

@@ -448,12 +448,13 @@ class Admission:
         correct answer differ, or the client has an objective; and also if engines prefill in
         parallel, since each additional turn would slow all others there for minutes.
         """
+        own = self._own(self._known(request, view), view)
         wait_s = None if view.terms is None else view.terms.ahead_s
         if (
-            wait_s is None
+            own is not None
+            or wait_s is None
             or request.ttft_objective_s is not None
             or np.ptp(view.probability * (1.0 if view.answers is None else view.answers)) > 0.0
-            or self._own(self._known(request, view), view) is not None
         ):
             return free
         bearable = free & (wait_s > 0.0) & (wait_s <= self.queue.settings.max_hold_s)
@@ -538,7 +539,7 @@ class Admission:
             key = self.sessions.key(session, view.chain, decision.tokens)
             self._asked.pop(key, None)
             if key != session or not decision.request.session:
-                self.sessions.count(key, view.chain)
+                self.sessions.count(session, key, view.chain)
             self._begin_turn(decision, key, decision.slot, found, reread_s, now)
         if self.load is not None:
             self.load.count(decision, self.queue.settings)

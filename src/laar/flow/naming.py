@@ -17,8 +17,11 @@ from laar.core.request import Request
 from laar.latest import Latest
 from laar.prefix.blocks import Chain
 
-_MAX_FIELDS = 1024
-"""Maximum number of fields remembered, over all tenants (0.5 MB); the least recent is forgotten."""
+_MAX_TENANTS = 256
+"""Maximum number of tenants remembered; the least recent is forgotten."""
+
+_MAX_FIELDS = 32
+"""Maximum number of fields remembered for a tenant (4 MB for all); the least recent is dropped."""
 
 _MAX_VALUES = 16_384
 """Maximum number of values remembered, over all fields (6 MB)."""
@@ -58,13 +61,14 @@ class SessionNames:
     """Learns which fields name sessions."""
 
     def __init__(self) -> None:
-        self._fields: Latest[tuple[str, str], _Field] = Latest(_MAX_FIELDS)
+        self._fields: Latest[str, Latest[str, _Field]] = Latest(_MAX_TENANTS)
         self._values: Latest[tuple[str, str, str], _End] = Latest(_MAX_VALUES)
 
     def name(self, request: Request) -> None:
         """Name the session of a request whose fields are known to name it."""
+        fields: dict[str, _Field] = self._fields.get(request.tenant, {})
         for field, value in request.hints:
-            known = self._fields.get((request.tenant, field))
+            known = fields.get(field)
             if known is not None and known.is_name:
                 digest = blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8)
                 request.session, request.named_by = f"{field}:{digest.hexdigest()}", field
@@ -74,11 +78,11 @@ class SessionNames:
         """Learn from a request and its prompt."""
         if not chain.hashes:
             return
-        end = len(chain), chain.hashes[-1]
+        end, tenant = (len(chain), chain.hashes[-1]), request.tenant
+        fields = self._fields[tenant] = self._fields.get(tenant) or Latest(_MAX_FIELDS)
         for field, value in request.hints:
-            key = request.tenant, field
-            of = self._fields.get(key) or _Field()
-            before, (latest, latest_end) = self._values.get((*key, value)), of.latest
+            of = fields.get(field) or _Field()
+            before, (latest, latest_end) = self._values.get((tenant, field, value)), of.latest
             if latest != value and _is_in(latest_end, chain):
                 of.others += 1.0 / _LEAST_SHARE  # a value for each request, or for each turn
             elif before is not None and before != end:
@@ -89,7 +93,7 @@ class SessionNames:
                 else:
                     of.others += 1.0
             of.latest = value, end
-            self._fields[key], self._values[*key, value] = of, end
+            fields[field], self._values[tenant, field, value] = of, end
 
 
 def _is_in(end: _End, chain: Chain) -> bool:

@@ -64,6 +64,9 @@ _SURE_S = 32.0
 for longer. The second return must have continued the prompt, since the name may belong to an
 application whose users send unrelated prompts."""
 
+_SURE = _AGES_S.index(_SURE_S)
+"""The last class of such pauses."""
+
 _MAX_PLACES = 65_536
 """Maximum number of places (about 25 MB); beyond that, the least recently used is forgotten."""
 
@@ -72,6 +75,9 @@ _MAX_EVICTED = 65_536
 
 _MAX_GONE = 10_000
 """Maximum number of sessions remembered that have no place; the oldest are dropped first."""
+
+_MAX_TENANTS = 1024
+"""Maximum number of tenants whose prompts without a name are counted."""
 
 _MAX_LEFT = 8
 """Maximum number of replaced prompts remembered for a name, the latest first."""
@@ -83,11 +89,11 @@ _START_BLOCKS = 16
 """Blocks by which two prompts begin alike, 1 KiB: shorter than most agents' system prompts, which a
 session keeps when it is compacted, and longer than a line that all prompts of an agent share."""
 
-_MOMENT_S = 1e-6
-"""Seconds added to the end of a pause class to reach the next one."""
-
 _LEARNED_FOR_S = 1.0
 """Seconds between counts of the currently idle places."""
+
+_COUNTED = 8192
+"""Number of places from which a sample is counted, as counting takes a microsecond each."""
 
 
 @dataclass(slots=True, eq=False)
@@ -147,15 +153,16 @@ class Sessions:
         self._table = table
         self.index = index
         self._places: OrderedDict[str, Place] = OrderedDict()
-        self._ends: dict[int, Place] = {}
-        """The places whose contexts the index has complete, by the last hash of the prompt."""
+        self._ends: dict[tuple[int, int], Place] = {}
+        """The places whose contexts the index has complete, by slot and last hash of the prompt."""
         self._cut: list[tuple[Place, float | None]] = []  # lost, and after which pause if for room
         self._busy: defaultdict[int, set[Place]] = defaultdict(set)  # with turns in flight, by slot
         self._full: set[int] = set()  # endpoints that refused a turn, until another ends there
         self._refuses: dict[int, float] = {}  # 1 after a refusal; fades with each turn that ends
         self._returned = np.full(len(_AGES_S), _PRIOR)
         self._stayed = np.full(len(_AGES_S), _PRIOR)
-        self._firsts, self._continued = _UNLIKELY, 0.0  # prompts without a name
+        self._unnamed: Latest[str, tuple[float, float]] = Latest(_MAX_TENANTS)
+        """By tenant, how many prompts without a name began, and how many of these went on."""
         self._keeping_s: list[float] = []
         self._learned_at = -math.inf
         self._gone: tuple[Latest[str, Place], ...] = Latest(_MAX_GONE), Latest(_MAX_GONE)
@@ -199,7 +206,8 @@ class Sessions:
         if not is_other:
             return session
         is_first = place is None or place.is_key
-        if before or (is_first and self._continued >= _LIKELY * self._firsts):
+        began, went_on = self._unnamed.get(_tenant(session), (_UNLIKELY, 0.0))
+        if before or (is_first and went_on >= _LIKELY * began):
             return _by_prompt(session, before or chain.hashes[-1])
         return ""
 
@@ -219,16 +227,22 @@ class Sessions:
     def wait_s(self, view: View, w: Floats, now: float) -> tuple[float, float]:
         """Return how long a prompt is held if no session returns, and how much that saves."""
         found = [(math.inf, math.inf)]
+        keeping_s = self._keeping(now)
         for leaving, waits in zip(self._leaving_at(view), w.tolist(), strict=True):
-            first = self._price(leaving, waits, now)
-            ends_s = {
-                age_s - now + place.idle_at for place, _ in leaving or () for age_s in _AGES_S
-            }
-            found += [
-                (wait_s, first * wait_s)
-                for wait_s in (0.0, *ends_s)
-                if wait_s >= 0.0 and self._price(leaving, waits, now, wait_s + _MOMENT_S) <= 1.0
-            ]
+            if leaving is None:
+                continue
+            wait_s, busy = 0.0, list[tuple[float, float]]()  # while the place is worth more
+            for place, soon_s, later_s in self._losses(leaving, waits):
+                ends_s = [0.0, *_AGES_S]
+                busy += (
+                    (ends_s[at] - now + place.idle_at, ends_s[at + 1] - now + place.idle_at)
+                    for at in range(len(_AGES_S))
+                    if (soon_s if at <= _SURE else later_s) > keeping_s[at]
+                )
+            for start_s, end_s in sorted(busy):
+                if start_s <= wait_s:
+                    wait_s = max(wait_s, end_s)
+            found.append((wait_s, self._price(leaving, waits, now) * wait_s))
         return min(found)
 
     def begin(
@@ -263,29 +277,30 @@ class Sessions:
         else:
             self._remove(place)
             self._continue(place, chain, now)
-        other = self._ends.get(chain.continues)
-        if other is not None and not other.busy and other.is_in(chain):
-            self._forget(other)  # the index has only the later of a session and its branch
+        for end in (chain.continues, chain.hashes[-1]):
+            other = self._ends.get((slot, end))
+            if other is not None and other is not place and not other.busy and other.is_in(chain):
+                self._forget(other)  # the index has only the later of a session and its branch
         place.end, place.blocks = chain.hashes[-1], len(chain)
         place.key = key if _name(key) else _by_prompt(key, place.end)
         place.slot, place.tokens, place.reread_s = slot, tokens, reread_s
         place.busy += 1
         place.middle, place.start = _middle(place, chain), _start(chain)
-        self._places[place.key] = self._ends[place.end] = place
+        self._places[place.key] = self._ends[slot, place.end] = place
         self._busy[slot].add(place)
         self._leave()
         if len(self._places) > _MAX_PLACES:
             self._forget(next(iter(self._places.values())))
         return place
 
-    def count(self, key: str, chain: Chain) -> None:
+    def count(self, session: str, key: str, chain: Chain) -> None:
         """Count a prompt without a name that begins a session, or is its first to continue."""
-        place = self._places.get(key)
+        place, tenant = self._places.get(key), _tenant(session)
+        began, went_on = self._unnamed.get(tenant, (_UNLIKELY, 0.0))
         if not chain.continues:
-            self._firsts = self._firsts * _FADED + 1.0
-            self._continued *= _FADED
+            self._unnamed[tenant] = began * _FADED + 1.0, went_on * _FADED
         elif place is None or not place.has_returned:
-            self._continued += 1.0
+            self._unnamed[tenant] = began, went_on + 1.0
 
     def refused(self, place: Place) -> None:
         """Handle the end of a turn that its endpoint refused: it took no room."""
@@ -303,12 +318,17 @@ class Sessions:
             self._full.add(slot)
 
     def end(self, place: Place, now: float) -> None:
-        """Handle the end of a turn."""
+        """Handle the end of a turn.
+
+        Its place is forgotten if the index has dropped its context meanwhile, or has it as that of
+        another session with the same prompt.
+        """
         self._released(place)
         place.idle_at = now
         if self._places.get(place.key) is place:
-            self._ends[place.end] = place
             self._places.move_to_end(place.key)
+            if not (place.busy or self._ends.get((place.slot, place.end)) is place):
+                self._forget(place)
             self._full.discard(place.slot)
             if place.slot in self._refuses:
                 self._refuses[place.slot] *= _ACCEPTED
@@ -329,7 +349,9 @@ class Sessions:
         ]
 
     def drop(self, slot: int) -> None:
-        """Forget the refusals of an endpoint that was removed."""
+        """Forget an endpoint that was removed; the index reports the other contexts there."""
+        for place in self._busy.pop(slot, ()):
+            self._ends.pop((slot, place.end), None)
         self._full.discard(slot)
         self._refuses.pop(slot, None)
 
@@ -350,12 +372,11 @@ class Sessions:
         """Handle the index's report that the end of a prompt has left a cache."""
         if cut.for_room:
             self._evicted[cut.most] = cut.end
-        if (place := self._ends.get(cut.end)) is None or place.slot != cut.slot:
+        if (place := self._ends.pop((cut.slot, cut.end), None)) is None:
             return
-        del self._ends[cut.end]
         if cut.rest and (place.busy or not cut.for_room):  # a turn failed; the one before did not
             place.end = cut.rest
-            self._ends[cut.rest] = place
+            self._ends[cut.slot, cut.rest] = place
         else:  # only note it, as a turn that continues it may be about to begin
             pause_s = self.index.now - place.idle_at if cut.for_room else None
             self._cut.append((place, pause_s))
@@ -364,12 +385,17 @@ class Sessions:
         """Forget the idle places whose contexts have left their caches."""
         while self._cut:
             place, pause_s = self._cut.pop()
-            is_there = self._ends.get(place.end) is place or place.busy
+            is_there = place.busy or self._ends.get((place.slot, place.end)) is place
             if is_there or self._places.get(place.key) is not place:
                 continue
             self._forget(place)
             if pause_s is not None:
                 self._learn(pause_s, returned=False)
+        # Of a prompt that was part of another, the index reports no end.
+        while (first := next(iter(self._places.values()), None)) is not None and (
+            not first.busy and first.idle_at < self.index.oldest_at.item(first.slot)
+        ):
+            self._forget(first)
 
     def _released(self, place: Place) -> None:
         place.busy -= 1
@@ -383,8 +409,8 @@ class Sessions:
 
     def _remove(self, place: Place) -> None:
         del self._places[place.key]
-        if self._ends.get(place.end) is place:
-            del self._ends[place.end]
+        if self._ends.get((place.slot, place.end)) is place:
+            del self._ends[place.slot, place.end]
         self._rests(place)
 
     def _forget(self, place: Place) -> None:
@@ -411,8 +437,8 @@ class Sessions:
                 )
                 leaving = []
                 for end, size in index.oldest(slot, chain) if missing > 0.0 else ():
-                    place = self._ends.get(end)
-                    if place is None or place.slot != slot:
+                    place = self._ends.get((slot, end))
+                    if place is None:
                         missing -= size
                     elif not place.busy:
                         leaving.append((place, min(1.0, missing / size)))
@@ -425,38 +451,42 @@ class Sessions:
         """Return the tokens that an endpoint can't evict, as turns of sessions are in flight."""
         return sum(max(0.0, place.tokens - place.shared) for place in self._busy[slot])
 
-    def _price(
-        self,
-        leaving: list[tuple[Place, float]] | None,
-        waits: float,
-        now: float,
-        later_s: float = 0.0,
-    ) -> float:
+    def _losses(
+        self, leaving: list[tuple[Place, float]], waits: float
+    ) -> Iterator[tuple[Place, float, float]]:
+        """Yield what losing each place of an endpoint costs, until `_SURE_S` and later."""
+        if not leaving:
+            return
+        slot = leaving[0][0].slot
+        # In a full cache, a returning context displaces another one. That delays others
+        # where prefills are sequential, and causes refusals where engines refuse.
+        sequential = min(1.0, waits)
+        usual = 1.0 + max(sequential, self._refuses.get(slot, 0.0))
+        # The turns in flight there, and one that arrives during the prefill.
+        delayed = min(_MOST_DELAYED, 1.0 + self._table.in_flight.item(slot))
+        sure = usual * (1.0 + sequential * delayed)
+        for place, share in leaving:
+            cost_s = share * place.reread_s
+            yield place, cost_s * (sure if place.is_sure else usual), cost_s * usual
+
+    def _price(self, leaving: list[tuple[Place, float]] | None, waits: float, now: float) -> float:
         if leaving is None:
             return math.inf
-        keeping_s, then = self._keeping(now), now + later_s
-        price = 0.0
-        for place, share in leaving:
-            idle_s = then - place.idle_at
-            is_sure = place.is_sure and idle_s <= _SURE_S
-            # In a full cache, a returning context displaces another one. That delays others
-            # where prefills are sequential, and causes refusals where engines refuse.
-            sequential = min(1.0, waits)
-            displaced = max(sequential, self._refuses.get(place.slot, 0.0))
-            # The turns in flight there, and one that arrives during the prefill.
-            delayed = min(_MOST_DELAYED, 1.0 + self._table.in_flight.item(place.slot))
-            prefills = (1.0 + displaced) * (1.0 + is_sure * sequential * delayed)
-            cost_s = share * prefills * place.reread_s
-            price = max(price, cost_s / keeping_s[bisect_left(_AGES_S, idle_s)])
+        keeping_s, price = self._keeping(now), 0.0
+        for place, soon_s, later_s in self._losses(leaving, waits):
+            at = bisect_left(_AGES_S, now - place.idle_at)
+            price = max(price, (soon_s if at <= _SURE else later_s) / keeping_s[at])
         return price
 
     def _keeping(self, now: float) -> list[float]:
         """Return the seconds to keep a place per return, by the class of the pause so far."""
         if now < self._learned_at + _LEARNED_FOR_S:
             return self._keeping_s
-        idle = [place for place in self._places.values() if not place.busy]
-        ages_s = np.sort([now - place.idle_at for place in idle])
-        still = len(ages_s) - np.searchsorted(ages_s, _AGES_S)  # idle for longer than each class
+        step = 1 + len(self._places) // _COUNTED
+        some = islice(self._places.values(), 0, None, step)
+        ages_s = np.sort([now - place.idle_at for place in some if not place.busy])
+        # Those idle for longer than each class.
+        still = step * (len(ages_s) - np.searchsorted(ages_s, _AGES_S))
         chances = self._returned / (self._returned + self._stayed + still)
         keeping_s = []
         for at in range(len(_AGES_S)):
@@ -485,6 +515,10 @@ def _name(key: str) -> str:
     """Return the name in a session's key; empty if it is known by its prompts only."""
     name = key.rpartition("\0")[2]
     return "" if name.startswith(_BY_PROMPT) else name
+
+
+def _tenant(key: str) -> str:
+    return key.partition("\0")[0]
 
 
 def _by_prompt(key: str, end: int) -> str:

@@ -259,6 +259,7 @@ class PrefixBeliefs:
 
     def clear(self, slot: int) -> None:
         """Forget the slot's cached prompts, but not those of requests in flight."""
+        self.states.clear(slot)
         self.index.clear(slot)
 
     def emptied(self, slot: int, model: str, *, past: bool = False, at_s: float = math.nan) -> None:

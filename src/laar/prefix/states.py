@@ -20,7 +20,8 @@ from laar.latest import Latest
 from laar.prefix.blocks import ENDS, Chain, blocks_in
 
 MAX_STATES = 65_536
-"""Maximum number of places remembered where some engine has a state, about 8 MB."""
+"""Maximum number of places remembered where some engine has a state, about 8 MB. One that publishes
+events may have as many."""
 
 
 class Grid(NamedTuple):
@@ -103,7 +104,12 @@ class States:
 
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed."""
-        if self.grids.pop(slot, None) is not None:
+        self.clear(slot)
+        self.grids.pop(slot, None)
+
+    def clear(self, slot: int) -> None:
+        """Forget the states of an engine that restarted."""
+        if slot in self.grids:
             for hash_, slots in list(self._at.items()):
                 if slots >> slot & 1:
                     dict.__setitem__(self._at, hash_, slots ^ 1 << slot)

@@ -41,6 +41,7 @@ from xxhash import xxh3_64_intdigest
 
 from laar.prefix.blocks import Chain
 from laar.prefix.segments import shared_blocks
+from laar.prefix.states import MAX_STATES
 from laar.prefix.tiers import Tiers
 
 TokenIds = npt.NDArray[np.uint32]
@@ -153,9 +154,12 @@ class _Held:
         return _Held(self.model, self.size, exact=exact, since_s=since_s, states=states)
 
     def add_states(self, names: Sequence[int | bytes]) -> None:
-        """Add states after these blocks, whether the blocks are known or not yet."""
-        if self.states is None or len(self.states) > MAX_BLOCKS:
-            self.states = set()
+        """Add states after these blocks, whether the blocks are known or not yet.
+
+        If there are more than any engine has, start anew.
+        """
+        if self.states is None or len(self.states) > MAX_STATES:
+            self.states, self.resumed_at = set(), set()
         self.states.update(names)
         self.resumed_at.update(self.own[name] for name in names if name in self.own)
 

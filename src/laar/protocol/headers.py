@@ -310,7 +310,7 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         head.rewrite = name_of(either(REWRITE))
         head.objective = name_of(either(OBJECTIVE))
         head.context = name_of(get(CONTEXT, ""))
-        head.ttft_objective_s = seconds_of(either(TTFT_OBJECTIVE), 0.001)
+        head.ttft_objective_s = seconds_of(either(TTFT_OBJECTIVE), 0.001) or None
     return head
 
 
@@ -363,9 +363,9 @@ def _tenant(value: str, *, secret: bool) -> str:
 
 
 def seconds_of(value: str, unit_s: float = 1.0) -> float | None:
-    """Parse a positive time, an hour at most; return None if it is anything else."""
+    """Parse a time of 0 to an hour; return the hour if it is longer, None if it is no time."""
     try:
         seconds = float(value) * unit_s
     except ValueError:
         return None
-    return min(seconds, MAX_OBJECTIVE_S) if seconds > 0.0 else None
+    return min(seconds, MAX_OBJECTIVE_S) if seconds >= 0.0 else None

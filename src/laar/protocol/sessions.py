@@ -142,7 +142,7 @@ def _hints(fields: Mapping[str, Any], start: str, but: Collection[str] = ()) -> 
         (start + field, name_of(value))
         for field, value in islice(fields.items(), _MAX_FIELDS)
         if len(field) <= MAX_NAME_CHARS and isinstance(value, str) and field not in but
-        if _suggests(field)
+        if _suggests(field) and _NAME.fullmatch(field)
     )
     return tuple(islice(((field, name) for field, name in found if name), MAX_HINTS))
 
