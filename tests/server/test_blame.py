@@ -123,7 +123,9 @@ async def test_requests_that_break_every_engine_are_blamed_instead_of_the_engine
             return "poison", await post(http, envoy, chat(f"{n} poison"), **{TENANT: "bad"})
         return "good", await post(http, envoy, chat(f"{n}"), **{TENANT: "good"})
 
-    await apart(40, 0.02, one)
+    await apart(40, 0.02, one)  # the first may cost an engine half a second
+    known = runner.picker.health.records.endpoints
+    before = {slot: endpoint.breaker.openings for slot, endpoint in known.items()}
     for engine in engines:
         engine.asked.clear()
     engines[0].dead = True
@@ -136,7 +138,7 @@ async def test_requests_that_break_every_engine_are_blamed_instead_of_the_engine
         lambda: health.records.endpoints[dead].breaker.is_out, what="an answer to its probe"
     )
     for slot, endpoint in health.records.endpoints.items():
-        assert slot == dead or endpoint.breaker.openings == 0
+        assert slot == dead or endpoint.breaker.openings == before[slot]
     for engine in engines:
         engine.dead = True
     fails = asyncio.create_task(apart(300, 0.02, one))
