@@ -310,7 +310,7 @@ def test_real_traffic_becomes_workloads(tmp_path: Path) -> None:
     real = cases(data)[len(SUITE) :]
     assert {case.name for case in real} >= {"agents", "conversations", "conversations-overload"}
     for case in real:
-        one, other = (run_case(case, "lmetric", seed, share=0.02) for seed in (0, 1))
+        one, other = (run_case(case, "lmetric", seed, share=0.05) for seed in (0, 1))
         assert one["requests"] > 5
         assert one["failed"] == 0
         assert one != other, "each seed has a different order or window"
