@@ -18,14 +18,14 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "laar"
 
 LIMITS = {
-    "lines": 48_577,
-    "statements": 29_534,
-    "lines of data": 877,
-    "modules": 221,
-    "lines loaded": 32_467,
-    "settings": 141,
-    "lines of tests": 59_039,
-    "lines of lab and bench": 37_685,
+    "lines": 50_140,
+    "statements": 30_589,
+    "lines of data": 872,
+    "modules": 226,
+    "lines loaded": 34_154,
+    "settings": 143,
+    "lines of tests": 60_619,
+    "lines of lab and bench": 34_537,
     "words of README": 700,
     "words of docs": 66_000,
     "words unreleased": 2_000,

@@ -215,9 +215,9 @@ _AS_ALL_ROUTES = {
 }
 
 
-def _filters(bootstrap: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the connection manager of the data listener, and its ext_proc filter."""
-    listener = bootstrap["static_resources"]["listeners"][0]
+def _filters(bootstrap: dict[str, Any], at: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a listener's connection manager, by default the data listener's, and its ext_proc."""
+    listener = bootstrap["static_resources"]["listeners"][at]
     manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
     found = next(one for one in manager["http_filters"] if one["name"].endswith("ext_proc"))
     return manager, found
@@ -225,8 +225,9 @@ def _filters(bootstrap: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
 
 def _without_picker(bootstrap: dict[str, Any]) -> None:
     """Remove the picker from a bootstrap, so that Envoy chooses alone."""
-    manager, ext_proc = _filters(bootstrap)
-    manager["http_filters"].remove(ext_proc)
+    for at in (0, -1):  # also that of long bodies
+        manager, ext_proc = _filters(bootstrap, at)
+        manager["http_filters"] = [f for f in manager["http_filters"] if f is not ext_proc]
 
 
 def _send_headers_first(bootstrap: dict[str, Any]) -> None:
