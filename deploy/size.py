@@ -18,13 +18,13 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "laar"
 
 LIMITS = {
-    "lines": 50_140,
-    "statements": 30_589,
+    "lines": 50_151,
+    "statements": 30_594,
     "lines of data": 872,
     "modules": 226,
-    "lines loaded": 34_154,
+    "lines loaded": 34_165,
     "settings": 143,
-    "lines of tests": 60_619,
+    "lines of tests": 60_621,
     "lines of lab and bench": 34_537,
     "words of README": 700,
     "words of docs": 66_000,

@@ -10,7 +10,7 @@ from laar.prefix.beliefs import PrefixBeliefs
 from laar.protocol.headers import CONTROL_HEADERS, attributes_read, read_head
 from laar.protocol.openai import read_body
 from laar.protocol.paths import response_of
-from laar.protocol.sessions import SESSION_HEADERS
+from laar.protocol.sessions import SESSION_HEADERS, UNNAMED
 from laar.protocol.sockets import socket_names
 from laar_lab.sim.endpoint.bodies import MessagesBody
 from laar_lab.sim.endpoint.bodies import read_body as read_in_engine
@@ -234,6 +234,8 @@ def test_the_simulated_engine_omits_the_attribution_line_as_vllm_does():
 )
 def test_fields_that_may_name_a_session_are_tried(name, is_hint):
     found = ((name, "v"),) if is_hint else ()
+    # A value that names nothing says nothing about the field.
+    assert read_head({name: "\0"}).named == read_head({name: ""}).named == UNNAMED
     body = orjson.dumps({"model": "m", "messages": [], name: "v", "metadata": {name: "w"}})
     in_body = (*found, *((f"metadata.{name}", "w") for _ in found))
     if name != "x-parent-session-id":

@@ -20,12 +20,12 @@ from laar.protocol.patience import PATIENCE_HEADERS, patience_of
 from laar.protocol.reserved import HARMLESS_HEADERS, reserved_headers
 from laar.protocol.sessions import (
     AGENT_HEADERS,
+    NAMELESS,
     PARENT_HEADERS,
     SESSION,
     SESSION_HEADERS,
     UNNAMED,
     Named,
-    headers_may_name,
     name_of,
     parent_of_headers,
     session_of_headers,
@@ -282,7 +282,7 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         path=get(":path", ""),
         method=method,
         id=request_id if _REQUEST_ID.fullmatch(request_id) else "",
-        named=session_of_headers(headers) if headers_may_name(" ".join(headers)) else UNNAMED,
+        named=UNNAMED if NAMELESS.issuperset(headers) else session_of_headers(headers),
         tenant=tenant and _tenant(tenant, secret=tenant_header in CREDENTIALS),
         upgrade="upgrade" in headers or method == "CONNECT",
         signed=not SIGNATURES.isdisjoint(headers),

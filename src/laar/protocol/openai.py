@@ -31,10 +31,10 @@ from laar.protocol.jsonscan import FEW_PARTS_BYTES, Span, has_many_parts, member
 from laar.protocol.prompt import READERS, Spans, UnknownPromptError
 from laar.protocol.reserved import DENIED, HARMLESS, check_keys, check_members
 from laar.protocol.sessions import (
+    NAMELESS,
     UNNAMED,
     Named,
     conversation_of,
-    members_may_name,
     session_of_body,
 )
 from laar.protocol.splice import NOT_AN_OBJECT, model_span, utf8_of
@@ -118,7 +118,7 @@ def read_body(api: Api, body: bytes) -> Body:
     previous = document.get("previous_response_id")
     conversation = conversation_of(document) if "conversation" in document else ""
     named = Named(conversation, "conversation") if conversation else UNNAMED
-    if not conversation and members_may_name(" ".join(document)):
+    if not conversation and not NAMELESS.issuperset(document):
         named = session_of_body(document)
     read = Body(
         api=api,

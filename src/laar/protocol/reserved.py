@@ -64,7 +64,7 @@ HARMLESS_HEADERS: set[str] = set()
 def reserved_headers(names: Collection[str]) -> tuple[str, ...]:
     """Return the headers, in lower case, that clients may not send to an engine or its sidecar."""
     found = {name for name in names if _is_reserved_header(name)}
-    _remember(HARMLESS_HEADERS, set(names) - found)
+    remember(HARMLESS_HEADERS, set(names) - found)
     return tuple(found)
 
 
@@ -102,7 +102,7 @@ def check_members(document: dict[str, Any]) -> None:
             moves, values = within or _moves(words), value if isinstance(value, list) else [value]
             is_reserved, is_id = _is_reserved(words), name in _IDS
             if not (is_reserved or is_id or moves or words & _PARAMETERS):
-                _remember(HARMLESS, (name,))
+                remember(HARMLESS, (name,))
                 continue
             # Engines ignore null, and clients send it. Connectors read any member about a transfer,
             # and some are opaque strings.
@@ -152,7 +152,8 @@ def _words(name: str) -> frozenset[str]:
     return frozenset(word.removesuffix(end) for word in words for end in ("", "s", "es"))
 
 
-def _remember(known: set[str], names: Collection[str]) -> None:
+def remember(known: set[str], names: Collection[str]) -> None:
+    """Add names to a set of those that were examined, whose size is bounded."""
     if len(known) > _MAX_NAMES:
         known.clear()
     known.update(name for name in names if len(name) <= _MAX_CHARS)

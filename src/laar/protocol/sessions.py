@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from laar.protocol.reserved import remember
+
 SESSION = "x-laar-session"
 
 SESSION_HEADERS = {
@@ -52,12 +54,14 @@ PARENT_HEADERS = ("x-parent-session-id", "x-codex-parent-thread-id")
 
 _WORDS = "session|conversation|thread|affinity|chat(?!_template)"
 _suggests = re.compile(_WORDS, re.IGNORECASE).search
-headers_may_name = re.compile("|".join((_WORDS, *SESSION_HEADERS)), re.IGNORECASE).search
-"""Match if any of some headers, joined in one text, may name the session."""
-members_may_name = re.compile(
-    f"{_WORDS}|prompt_cache_key|metadata|vllm_xargs", re.IGNORECASE
+_may_name = re.compile(
+    "|".join((_WORDS, *SESSION_HEADERS, "^(prompt_cache_key|metadata|vllm_xargs)$")),
+    re.IGNORECASE,
 ).search
-"""Match if any of some members, joined in one text, may name the session."""
+
+NAMELESS: set[str] = set()
+"""Headers and members that were examined before and name no session, whatever their values: most
+requests have no others, and cost a single set operation."""
 
 _MAX_FIELDS = 128
 MAX_HINTS = 4
@@ -108,6 +112,7 @@ def session_of_headers(headers: Mapping[str, str]) -> Named:
                 if part := name_of(get(agent, "")):
                     return Named(f"{value}/{part}"[:MAX_NAME_CHARS], f"{name}, {agent}")
             return Named(value, name)
+    _examine(headers)
     return Named(hints=_hints(headers, "", PARENT_HEADERS))
 
 
@@ -130,7 +135,12 @@ def session_of_body(document: Mapping[str, Any]) -> Named:
     user = metadata.get("user_id")
     if isinstance(user, str) and (session := _session_of_user(user)):
         return Named(session, "metadata.user_id")
+    _examine(document)
     return Named(hints=_hints(document, "") + _hints(metadata, _IN))
+
+
+def _examine(fields: Mapping[str, Any]) -> None:
+    remember(NAMELESS, [name for name in islice(fields, _MAX_FIELDS) if not _may_name(name)])
 
 
 _IN = "metadata."
