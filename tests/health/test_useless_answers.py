@@ -59,10 +59,10 @@ def test_a_useless_endpoint_is_found_beside_a_single_sibling_that_writes_labels_
     assert fleet.share(since=10.0) <= 0.2
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_quick_liar_of_two_gets_half_of_the_requests_and_an_honest_fast_one_most(seed):
     rng = random.Random(seed)
-    faster = rng.uniform(12.0, 30.0)
+    faster, rate_per_s = rng.uniform(12.0, 60.0), rng.uniform(3.0, 10.0)
 
     def slow(question, rng):
         answer = useful(question, rng)
@@ -73,7 +73,7 @@ def test_a_quick_liar_of_two_gets_half_of_the_requests_and_an_honest_fast_one_mo
 
     shares = []
     for quick in (lies, useful):
-        fleet = Fleet([quick, slow], shape=SHAPES["gateway"], seed=seed, rate_per_s=3.0)
+        fleet = Fleet([quick, slow], shape=SHAPES["gateway"], seed=seed, rate_per_s=rate_per_s)
         fleet.run(24.0)
         shares.append(fleet.share(since=8.0))
         assert fleet.probes <= 8

@@ -79,6 +79,7 @@ class Attempt:
         judged: its outcome has been counted.
         useless: its answer was useless.
         overdue: it was silent for too long.
+        blamed: that was counted as a failure.
         doubted_at: when its last silence was noticed.
     """
 
@@ -98,6 +99,7 @@ class Attempt:
     judged: bool = False
     useless: bool = False
     overdue: bool = False
+    blamed: bool = False
     doubted_at: float = 0.0
 
     @property

@@ -84,6 +84,8 @@ class Outcomes:
     def completed(self, attempt: Attempt, now: float) -> None:
         """Record a complete answer."""
         endpoint = attempt.endpoint
+        if attempt.blamed:  # it was slow, not silent
+            endpoint.breaker.forgive(1.0, now)
         times = endpoint.family.times[attempt.stream]
         seconds = now - attempt.at - attempt.rtt_s
         is_brief = seconds < times.brief_s and not attempt.read

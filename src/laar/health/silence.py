@@ -53,6 +53,7 @@ def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: f
         if alive or (breaker.is_open and attempt is not breaker.trial):
             continue
         endpoint.failures[Kind.HANG] += 1
+        attempt.blamed = True
         breaker.record_failure(attempt, Kind.HANG, 1.0, now)
         # An engine that answers later requests has not hung: this answer pauses for a tool call.
         if not (breaker.is_out or endpoint.overtook(now - silent_s, Stage.OVER, silent_s)):
