@@ -20,7 +20,7 @@ from laar.errors import SettingError
 from laar_lab import experiments
 from laar_lab.claims import Claim, Seen, judge
 from laar_lab.experiment import Experiment, Scope
-from laar_lab.report import Chart, Report, Table, show
+from laar_lab.report import Report, Table, show
 from laar_lab.sim.engine import profile
 from laar_lab.statistics import Estimate, estimate, gain
 from laar_lab.sweep import KERNEL, grid, has_kernel, kept_in, placed, sweep
@@ -99,9 +99,6 @@ def small_report(seconds: float = 1.0, seeds: int = 3) -> Report:
     return Report(
         tables=[Table(title="t", columns=("policy", "s"), rows=[("a", Estimate(1.0, 0.25))])],
         evidence={"c": {"": Seen([seconds] * seeds)}},
-        charts=[
-            Chart(title="t", x_label="x", y_label="y", x=[1, 2], series={"a": [Estimate(1, 0)] * 2})
-        ],
         remarks=["took 3 ms"],
     )
 
@@ -136,14 +133,13 @@ def test_the_exit_status_shows_the_verdict(
     def run(scope: Scope) -> Report:
         return small_report(seconds, len(scope.seeds))
 
-    known = Experiment(name="e", about="c", source="s", run=run, claims=(CLAIM,), has_figure=True)
+    known = Experiment(name="e", about="c", source="s", run=run, claims=(CLAIM,))
     monkeypatch.setattr(experiments, "find_experiment", lambda _name: known)
-    plot, data = tmp_path / "f.png", tmp_path / "f.json"
-    told = ["run", "e", *told, "--jobs", "1", "--plot", str(plot), "--json", str(data)]
+    data = tmp_path / "f.json"
+    told = ["run", "e", *told, "--jobs", "1", "--json", str(data)]
     result = RUN.invoke(app, ["lab", *told])
     assert result.exit_code == status, result.output
     assert said in result.output
-    assert plot.read_bytes().startswith(b"\x89PNG")
     written = json.loads(data.read_bytes())
     assert written["seeds"][0] == 1000
     assert bool(written["claims"]) == ("--quick" not in told)
@@ -173,7 +169,7 @@ def test_claims_are_not_judged_on_user_selected_policies_or_workloads(
     "told",
     [
         ["run", "nope"],
-        ["run", "engine-validation", "--jobs", "1", "--plot", "/nowhere/at/all.png"],
+        ["run", "engine-validation", "--jobs", "1", "--json", "/nowhere/at/all.json"],
         ["replay", "missing.jsonl", "--fleet", "missing.yaml"],
     ],
 )
@@ -316,15 +312,14 @@ def test_a_long_trace_is_read_line_by_line(tmp_path: Path) -> None:
 
 
 def test_replay_prints_one_row_for_each_policy(trace: Path, fleet: Path, tmp_path: Path) -> None:
-    data, plot = tmp_path / "r.json", tmp_path / "r.svg"
+    data = tmp_path / "r.json"
     told = ["replay", str(trace), "--fleet", str(fleet), "--policy", "laar", "--policy", "random"]
-    told += ["--jobs", "1", "--json", str(data), "--plot", str(plot)]
+    told += ["--jobs", "1", "--json", str(data)]
     result = RUN.invoke(app, ["lab", *told])
     assert result.exit_code == 0, result.output
     rows = json.loads(data.read_bytes())["tables"][0]["rows"]
     assert [row[0] for row in rows] == ["laar", "random"]
     assert all(row[11] == 1.0 for row in rows), "every request succeeded"
-    assert plot.read_bytes().lstrip().startswith(b"<?xml")
 
 
 @pytest.mark.parametrize("changed", ["trace.jsonl", "fleet.yaml", "own.yaml"])

@@ -62,7 +62,6 @@ class Experiment:
         first_seed: default first seed.
         takes: the options of `laar lab run` that only some experiments accept: `data`, `policies`,
             `workloads`, `fleet`, `records`.
-        has_figure: whether its report has charts for `--plot`.
     """
 
     name: str
@@ -76,7 +75,6 @@ class Experiment:
     needs_data: bool = False
     first_seed: int = FIRST_SEED
     takes: frozenset[str] = frozenset()
-    has_figure: bool = False
 
     def judged(self, report: Report, scope: Scope) -> list[Judged]:
         """Return the verdicts; none for smoke tests, or if policies or workloads were chosen."""

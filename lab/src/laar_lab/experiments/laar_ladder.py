@@ -53,7 +53,7 @@ from laar_lab.experiments.lookups import (
 )
 from laar_lab.experiments.real_questions import RecordsWorld, records_world
 from laar_lab.kv_lookup import queries
-from laar_lab.report import Chart, Report, Table, Value
+from laar_lab.report import Report, Table, Value
 from laar_lab.sim.fleet import FleetSettings, Question, VirtualFleet, ask_until_correct
 from laar_lab.sim.fleet.clients import MAX_ATTEMPTS
 from laar_lab.statistics import Estimate, estimate, gain
@@ -125,7 +125,6 @@ def run(scope: Scope) -> Report:
             _way(results, steps, users),
         ],
         evidence=_evidence(results, users, ours),
-        charts=[_chart(results, steps, min(users, key=lambda n: abs(n - FEW)), c) for c in (0, 1)],
     )
 
 
@@ -312,22 +311,6 @@ def _evidence(results: _Results, users: Sequence[int], ours: str) -> Evidence:
             for share in _TIMES[_TIMES >= _FROM]
         },
     }
-
-
-def _chart(results: _Results, steps: Sequence[str], users: int, cached: int) -> Chart:
-    kept = bool(cached)
-
-    def curve(step: str) -> list[Estimate]:
-        runs = results[step, users, kept]
-        return [estimate([one.within(share) for one in runs]) for share in _TIMES]
-
-    return Chart(
-        title=f"{users} users, engines keep {'' if kept else 'no '}prompts",
-        x_label="t, share of T",
-        y_label="answered correctly within t",
-        x=[float(share) for share in _TIMES],
-        series={step: curve(step) for step in steps if step not in _SHIPPED[1:]},
-    )
 
 
 def _where(condition: tuple[int, bool]) -> str:

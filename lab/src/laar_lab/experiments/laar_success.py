@@ -12,14 +12,11 @@ from laar_lab.experiments.lookups import (
     Results,
     by_cell,
     cells_of,
-    length_name,
     name_of,
     run_cells,
     world_of,
 )
-from laar_lab.report import Chart, Report
-from laar_lab.sim.fleet.clients import MAX_ATTEMPTS
-from laar_lab.statistics import Estimate, estimate
+from laar_lab.report import Report
 
 _MODELS = 5
 
@@ -29,24 +26,9 @@ def run(scope: Scope) -> Report:
     results = run_cells(scope, CONTESTANTS, cached=False, label="laar-success")
     cells = cells_of(scope)
     title = "Share of queries with a correct answer in the end"
-    hardest = [cell for cell in cells if cell[1] == max(length for _, length in cells)]
-    attempts = range(1, MAX_ATTEMPTS + 1)
-
-    def curve(contestant: str) -> list[Estimate]:
-        runs = [one for cell in hardest for one in results[contestant, cell]]
-        return [estimate([one.success_by(k) for one in runs]) for k in attempts]
-
-    chart = Chart(
-        title=f"Success by attempt, {length_name(hardest[0][1])} tokens",
-        x_label="attempts",
-        y_label="share of queries answered correctly",
-        x=list(attempts),
-        series={c: curve(c) for c in CONTESTANTS if c != "oracle"},
-    )
     return Report(
         tables=[by_cell(title, results, CONTESTANTS, lambda one: one.success)],
         evidence=_evidence(results, cells, len(world_of(scope).surface.models)),
-        charts=[chart],
     )
 
 

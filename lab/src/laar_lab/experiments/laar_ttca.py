@@ -32,7 +32,7 @@ from laar_lab.experiments.lookups import (
     sites_of,
     world_of,
 )
-from laar_lab.report import Chart, Report, Table, Value
+from laar_lab.report import Report, Table, Value
 from laar_lab.sim.fleet import FleetSettings, VirtualFleet
 from laar_lab.statistics import Estimate, estimate, gain
 
@@ -68,7 +68,6 @@ def run(scope: Scope) -> Report:
             ),
         ],
         evidence=_evidence(repeat, cached, cells),
-        charts=[_chart(repeat, cells, other) for other in ("load-aware", "session-affinity")],
         remarks=[_at_64k(repeat, cells), _overhead(scope)],
     )
 
@@ -127,20 +126,6 @@ def _bounds(results: Results, cells: list[Cell], other: str) -> Table:
         title=f"Share of the time saved compared with {other}, also with more knowledge",
         columns=("length", *known),
         rows=rows,
-    )
-
-
-def _chart(results: Results, cells: list[Cell], other: str) -> Chart:
-    return Chart(
-        title=f"Time to correct answer, gain over {other}",
-        x_label="cell",
-        y_label="share",
-        x=[name_of(cell) for cell in cells],
-        series={
-            ours: [_gain(results, ours, other, cell) for cell in cells]
-            for ours in ("laar", "laar-paper")
-        },
-        kind="bars",
     )
 
 

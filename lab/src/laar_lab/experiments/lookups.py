@@ -103,10 +103,6 @@ class CellResult:
         """Total time spent per correct answer."""
         return float(self.latencies_s.sum() / max(1, self.correct.sum()))
 
-    def success_by(self, attempts: int) -> float:
-        """Return the share of queries answered correctly within a number of attempts."""
-        return float((self.correct & (self.attempts <= attempts)).mean())
-
 
 Results = dict[tuple[str, Cell], list[CellResult]]
 """Results by contestant and cell, one per seed."""
