@@ -14,11 +14,8 @@ from laar_lab.experiments.lookups import (
     cells_of,
     name_of,
     run_cells,
-    world_of,
 )
 from laar_lab.report import Report
-
-_MODELS = 5
 
 
 def run(scope: Scope) -> Report:
@@ -28,20 +25,17 @@ def run(scope: Scope) -> Report:
     title = "Share of queries with a correct answer in the end"
     return Report(
         tables=[by_cell(title, results, CONTESTANTS, lambda one: one.success)],
-        evidence=_evidence(results, cells, len(world_of(scope).surface.models)),
+        evidence=_evidence(results, cells),
     )
 
 
-def _most(
-    results: Results, contestant: str, cells: list[Cell], models: int = _MODELS
-) -> list[float]:
-    """Return the largest number of attempts by seed, minus the number of models beyond five."""
+def _most(results: Results, contestant: str, cells: list[Cell]) -> list[float]:
+    """Return the largest number of attempts by seed."""
     by_seed = zip(*(results[contestant, cell] for cell in cells), strict=True)
-    beyond = models - _MODELS
-    return [float(max(int(run.attempts.max()) for run in runs) - beyond) for runs in by_seed]
+    return [float(max(int(run.attempts.max()) for run in runs)) for runs in by_seed]
 
 
-def _evidence(results: Results, cells: list[Cell], models: int) -> Evidence:
+def _evidence(results: Results, cells: list[Cell]) -> Evidence:
     def lead(ours: str) -> dict[str, Seen]:
         return {
             f"{name_of(cell)}, {other}": Seen(
@@ -54,8 +48,8 @@ def _evidence(results: Results, cells: list[Cell], models: int) -> Evidence:
 
     most = [_most(results, baseline, cells) for baseline in BASELINES]
     return {
-        "attempts": {"": Seen(_most(results, "laar-paper", cells, models))},
-        "attempts-laar": {"": Seen(_most(results, "laar", cells, models))},
+        "attempts": {"": Seen(_most(results, "laar-paper", cells))},
+        "attempts-laar": {"": Seen(_most(results, "laar", cells))},
         "baselines-run-on": {"": Seen([max(by_seed) for by_seed in zip(*most, strict=True)])},
         "success": lead("laar-paper"),
         "success-laar": lead("laar"),

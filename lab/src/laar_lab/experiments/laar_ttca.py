@@ -29,8 +29,8 @@ from laar_lab.experiments.lookups import (
     name_of,
     questions_of,
     run_cells,
+    simulated,
     sites_of,
-    world_of,
 )
 from laar_lab.report import Report, Table, Value
 from laar_lab.sim.fleet import FleetSettings, VirtualFleet
@@ -208,7 +208,7 @@ def _at_64k(results: Results, cells: list[Cell]) -> str:
 
 def _overhead(scope: Scope) -> str:
     """Measure decision times at the longest length in real time on this machine."""
-    world, seed = world_of(scope), scope.seeds[0]
+    world, seed = simulated(), scope.seeds[0]
     surface = world.surface
     cell = (surface.languages[0], max(surface.lengths_tokens))
     asked = questions_of(surface, cell, seed, cached=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -58,17 +57,6 @@ def run(
             help="Workload to run instead of the experiment's own, with no verdict; repeatable."
         ),
     ] = None,
-    fleet: Annotated[
-        Path | None,
-        typer.Option(
-            help="Fleet file (YAML) for the laar-* experiments. Default: the "
-            "one that comes with laar."
-        ),
-    ] = None,
-    records: Annotated[
-        Path | None,
-        typer.Option(help="File with graded answers from real models (laar-ladder)."),
-    ] = None,
     json: Json = None,
     jobs: Jobs = -1,
     keep: Keep = None,
@@ -88,8 +76,6 @@ def run(
         data=data,
         policies=policy or (),
         workloads=workload or (),
-        fleet=fleet,
-        records=records,
     )
     console = lab_console()
     hours = experiment.hours(len(scope.seeds))
@@ -99,7 +85,7 @@ def run(
             "--keep DIR makes the run resumable; fewer --seeds give no verdict.",
             highlight=False,
         )
-    with placed(jobs), kept_in(keep, (data, fleet, records)):
+    with placed(jobs), kept_in(keep, (data,)):
         report = experiment.run(scope)
     judged = experiment.judged(report, scope)
     show(report, console, judged)
