@@ -3,16 +3,14 @@
 Each row sends 1,500 requests through a real Envoy in both shapes, with default settings. The load
 is an open loop, a Poisson process of 30 a second, so requests keep coming while the fleet hangs.
 The fault begins after a short warm-up with a fresh picker. p95 is compared with the same fleet's
-p95 without the fault, in the same run. laar is compared with two of its policies (least loaded,
-random) and, if installed, with the complete proxies SMG and vLLM router.
+p95 without the fault, in the same run. laar is compared with two of its policies: least loaded and
+random.
 
     python -m bench failing
     python -m bench failing --subjects laar --shapes standalone --rows 503,hang --json failing.json
     python -m bench failing --subjects laar --rate 100 --rows html,empty
 
-Since the proxies need old libraries, install them in a separate virtual environment and pass it as
-``--proxies``: ``pip install 'smg>=1.13' 'vllm-router>=0.1.17'``. Exit status: 0 if laar met all its
-targets, 3 if it missed one.
+Exit status: 0 if laar met all its targets, 3 if it missed one.
 """
 
 from __future__ import annotations
@@ -21,14 +19,12 @@ import argparse
 import asyncio
 import math
 import random
-import shutil
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import orjson
 from rich.console import Console
@@ -40,7 +36,6 @@ from bench.chaos.rows import GOOD, POISON, ROWS, Healing, Row, Run
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
 from bench.options import count, names_of, output_file, parser_for, positive
 from laar.envoy.options import Shape
-from laar_lab.live.processes import free_ports
 
 MODEL = "m"
 ENDPOINTS = 5
@@ -49,8 +44,7 @@ PATIENCE_S = 15.0
 FAIR = 1 / ENDPOINTS
 HEALED_WITHIN_S = 60.0
 MISSED = 3
-LAAR_SUBJECTS = ("laar", "least-loaded", "random")
-PROXIES = ("smg", "vllm-router")
+SUBJECTS = ("laar", "least-loaded", "random")
 SHAPES: tuple[Shape, ...] = ("standalone", "gateway")
 
 
@@ -61,15 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console() if sys.stdout.isatty() else Console(width=180)
     results: list[dict[str, object]] = []
     for subject in options.subjects:
-        shapes = options.shapes if subject in LAAR_SUBJECTS else ["-"]
-        if subject != "laar":
-            shapes = shapes[:1]  # the others behave alike in both shapes
-        binary = _binary(subject, options.proxies) if subject in PROXIES else None
-        if subject in PROXIES and binary is None:
-            console.print(f"[bold]SKIPPED: {subject} is not installed[/]; see --proxies")
-            continue
-        for shape in shapes:
-            results += asyncio.run(_subject(console, options, subject, shape, binary, rows))
+        # The others behave alike in both shapes.
+        for shape in options.shapes if subject == "laar" else options.shapes[:1]:
+            results += asyncio.run(_subject(console, options, subject, shape, rows))
     _show(console, results)
     if options.json:
         document = {"seed": options.seed, "requests": options.requests, "rows": results}
@@ -91,21 +79,10 @@ def _parser() -> argparse.ArgumentParser:
     rows = [row.name for row in ROWS]
     parser.add_argument("--rows", type=names_of(rows), default=",".join(rows))
     parser.add_argument("--shapes", type=names_of(SHAPES), default=",".join(SHAPES))
-    subjects = (*LAAR_SUBJECTS, *PROXIES)
-    parser.add_argument("--subjects", type=names_of(subjects), default=",".join(subjects))
-    parser.add_argument("--proxies", type=Path, help="virtual environment with smg and vllm-router")
+    parser.add_argument("--subjects", type=names_of(SUBJECTS), default=",".join(SUBJECTS))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=output_file, help="write all figures")
     return parser
-
-
-def _binary(subject: str, environment: Path | None) -> Path | None:
-    """Return the path of a proxy's command; None if it is not installed."""
-    if environment is not None and (environment / "bin" / subject).is_file():
-        return environment / "bin" / subject
-    installed = Path(sys.executable).with_name(subject)
-    found = str(installed) if installed.is_file() else shutil.which(subject)
-    return Path(found) if found else None
 
 
 async def _subject(
@@ -113,20 +90,19 @@ async def _subject(
     options: argparse.Namespace,
     subject: str,
     shape: str,
-    binary: Path | None,
     rows: Sequence[Row],
 ) -> list[dict[str, object]]:
     """Run all rows of one subject in one shape."""
     one = Endpoint(model=MODEL, names=(MODEL,), known=(MODEL,))
     plan = Plan(
         endpoints=(one,) * ENDPOINTS,
-        pickers=1 if binary is None else 0,
+        pickers=1,
         shape=SHAPES[1] if shape == "gateway" else SHAPES[0],
         settings={"health": {"enabled": False}} if options.without_health else None,
     )
     deadline_s = 240.0 * (len(rows) + 2)
     async with standing(plan, deadline_s=deadline_s) as stand:
-        bench = _Bench(stand, options, subject, shape, binary)
+        bench = _Bench(stand, options, subject)
         results = []
         for row in rows:
             run = await bench.row(row)
@@ -144,62 +120,19 @@ async def _subject(
 class _Bench:
     """Run rows against one subject."""
 
-    def __init__(
-        self,
-        stand: Stand,
-        options: argparse.Namespace,
-        subject: str,
-        shape: str,
-        binary: Path | None,
-    ) -> None:
+    def __init__(self, stand: Stand, options: argparse.Namespace, subject: str) -> None:
         self._stand = stand
         self._options = options
-        self._binary = binary
-        self._subject = subject
-        self._proxy_url = ""
-        self._policy = {} if subject in ("laar", *PROXIES) else {"x-laar-policy": subject}
+        self._policy = {} if subject == "laar" else {"x-laar-policy": subject}
         self._healthy: Run | None = None
         self._names = stand.names_of_one(MODEL)
 
-    def _url(self) -> str:
-        return self._proxy_url or self._stand.url
-
     async def _fresh(self) -> None:
-        """Clear all faults, and start a new picker or proxy without history."""
-        stand = self._stand
+        """Clear all faults, and start a new picker without history."""
         for index in range(ENDPOINTS):
-            await stand.set_faults(index)
-        if self._binary is None:
-            await stand.restart_picker(0)
-            await asyncio.sleep(1.5)  # Envoy's health check of the picker
-            return
-        port, metrics = free_ports(2)
-        urls = [f"http://{address}" for address in stand.addresses]
-        launch = ["launch"] if self._subject == "smg" else []
-        command = [str(self._binary), *launch, "--worker-urls", *urls, "--policy", "cache_aware"]
-        command += ["--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(metrics)]
-        if stand.envoy is not None:
-            await stand.envoy.end()
-        # Stored as the stand's Envoy, so that the stand stops it.
-        stand.envoy = await stand.guard.start(self._subject, command)
-        self._proxy_url = f"http://127.0.0.1:{port}"
-        await self._proxy_ready()
-
-    async def _proxy_ready(self) -> None:
-        deadline = time.monotonic() + 60
-        question = self._question(random.Random(0), 0)
-        got: list[Ended] = []
-        while time.monotonic() < deadline:
-            await self._load(
-                lambda number: question if number == 0 else None,
-                got.append,
-                seed="ready",
-            )
-            if got[-1].end in GOOD:
-                return
-            await asyncio.sleep(0.5)
-        assert self._stand.envoy is not None
-        raise RuntimeError(f"{self._subject} was not ready:\n{self._stand.envoy.log_tail()}")
+            await self._stand.set_faults(index)
+        await self._stand.restart_picker(0)
+        await asyncio.sleep(1.5)  # Envoy's health check of the picker
 
     def _question(self, rng: random.Random, number: int) -> Question:
         question = draw(rng, number, names=(MODEL,), tokens=(12, 24))
@@ -219,7 +152,7 @@ class _Bench:
         seed: str,
     ) -> None:
         await OpenLoad(
-            url=self._url,
+            url=lambda: self._stand.url,
             next_question=next_question,
             names=self._names,
             rate_per_s=self._options.rate,

@@ -150,33 +150,6 @@ def test_any_state_is_restored_without_an_error(state: object, cells: list[objec
     assert 0 < mean_of(online, 0.5, 0.0) < 1
 
 
-@pytest.mark.parametrize(
-    "counts",
-    [
-        [math.nan, 1, 0],
-        [1, math.nan, 0],
-        [1, math.inf, 0],
-        [5, 2, 0],
-        [-3, 2, 0],
-        [1, -1, 0],
-        [1, 1e30, 0],
-        [1, 2, -1],
-        [True, 2, 0],
-        ["1", 2, 0],
-        [10**400, 10**400, 0],
-        [1, 2, 0, 10**400],
-        [1, 2],
-    ],
-)
-def test_impossible_cells_are_skipped(counts: list[object]) -> None:
-    online = OnlineOutcomes()
-    good = ["b", "en", 4096, "qa", 1, 2, 0]
-    cells = [["a", "en", 4096, "qa", *counts], good]
-    assert online.restore({"schema": 1, "features_schema": 1, "cells": cells}, 0.0) == 1
-    assert online.refused == 1
-    assert mean_of(online, 0.5, 0.0) == 0.5
-
-
 def test_a_state_with_a_different_features_schema_is_not_restored() -> None:
     online = OnlineOutcomes()
     cells = [["a", "en", 4096, "qa", 1, 2, 0]]

@@ -1,15 +1,12 @@
 """Targets can be missed, and growth is distinguished from noise."""
 
-import asyncio
 import random
-from collections import Counter
 
 import pytest
 from bench.bench_failing import MISSED
 from bench.bench_failing import main as failing
 from bench.bench_soak import slope_of
-from bench.chaos.asking import End, Ended, Names, Question
-from bench.chaos.load import OpenLoad
+from bench.chaos.asking import End, Ended, Question
 from bench.chaos.rows import ROWS, Run
 
 QUESTION = Question(asked="m", text="Why?", tokens=4, stream=False)
@@ -76,35 +73,6 @@ def test_growth_is_distinguished_from_noise():
     assert slope_of(memory(20e6, rng=rng)).value == pytest.approx(20e6, rel=0.1)
     flat = [slope_of(memory(0, rng=rng)).is_flat for _ in range(200)]
     assert sum(flat) >= 185  # 195 are expected, as the one-sided error is 2.5 %
-
-
-async def test_an_open_loop_keeps_sending_while_nothing_answers():
-    """All requests that are due get a result, within the limit in flight."""
-    done = []
-
-    async def swallow(reader, writer):
-        await reader.read()
-        writer.close()
-
-    server = await asyncio.start_server(swallow, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    load = OpenLoad(
-        url=lambda: f"http://127.0.0.1:{port}",
-        next_question=lambda number: QUESTION if number < 60 else None,
-        names=Names(model_at={}, allowed={}),
-        rate_per_s=400.0,
-        seed=1,
-        limit_s=0.5,
-        keep=done.append,
-    )
-    load.at_most = 50
-    await load.run()
-    server.close()
-    ends = Counter(e.end for e in done)
-    assert ends == {End.TIMEOUT: 50, End.UNSENT: 10}
-    assert load.in_flight == 0
-    begun = sorted(e.began_s for e in done)
-    assert 0.05 < begun[-1] - begun[0] < 0.5  # by the schedule, 60 / 400 s on average
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """The harness detects wrong answers, and excuses only the failures that a fault explains."""
 
-import math
-
 import aiohttp
 import pytest
 from aiohttp import web
@@ -21,10 +19,6 @@ STREAM = Question(asked="small", text="Why?", tokens=12, stream=True)
 
 def text_of(question, *, model="small", asked="small", text="Why?"):
     return echo_text(model=model, asked=asked, question=text, tokens=question.tokens)
-
-
-def whole(text):
-    return web.json_response({"choices": [{"message": {"content": text}}]})
 
 
 def stream(*lines):
@@ -57,30 +51,6 @@ async def end_of(question, answer, *, endpoint="10.0.0.1:8000", picked="10.0.0.1
             return (await ask(http, url, question, NAMES, limit_s=10)).end
     finally:
         await runner.cleanup()
-
-
-@pytest.mark.parametrize(
-    ("answer", "end"),
-    [
-        (lambda: whole(text_of(PLAIN)), End.RIGHT),
-        (lambda: whole(text_of(PLAIN, text="Who?")), End.WRONG),
-        (lambda: whole(text_of(PLAIN)[:-1]), End.WRONG),
-        (lambda: whole(text_of(PLAIN, model="large")), End.WRONG),
-        (lambda: whole(text_of(PLAIN, asked="auto")), End.WRONG),
-        (lambda: web.Response(text="<html>"), End.CUT),
-        (lambda: web.json_response({"error": {"message": "no"}}), End.EVENT),
-        (lambda: web.Response(text="upstream reset", status=503), End.NAMELESS),
-        (lambda: web.json_response({"error": {"message": "odd"}}, status=500), End.NAMELESS),
-        (
-            lambda: web.json_response(
-                {"error": {"message": "This endpoint is set to refuse."}}, status=500
-            ),
-            End.ENGINE,
-        ),
-    ],
-)
-async def test_a_complete_answer_is_judged(answer, end):
-    assert await end_of(PLAIN, answer()) is end
 
 
 @pytest.mark.parametrize(
@@ -140,25 +110,3 @@ def ended(end, *, began_s=11.0, endpoint="10.0.0.1:8000", took_s=1.0):
 def test_a_loss_is_explained_only_by_a_fault_that_can_cause_it(one, under, explained):
     result = judged([one], [struck(under)])
     assert (not result.unexplained) is explained
-
-
-def test_costs_are_counted_by_kind_and_excessive_trials_are_detected():
-    requests = [
-        *(ended(End.RIGHT, began_s=1.0, took_s=1.0) for _ in range(20)),
-        *(ended(End.RIGHT, began_s=11.0, took_s=2.0) for _ in range(20)),
-        *(ended(End.ENGINE, began_s=12.0) for _ in range(3)),
-    ]
-    result = judged(requests, [struck("503", fed=9, fed_s=2.0)])
-    (cost,) = result.costs
-    assert (cost.name, cost.times, cost.during, cost.lost) == ("503", 1, 23, 3)
-    assert math.isclose(cost.p95_ratio, 2.0)
-    assert len(result.overfed) == 1
-    assert not judged(requests, [struck("503", fed=2, fed_s=2.0)]).overfed
-
-
-@pytest.mark.parametrize("name", ["picker SIGKILL", "picker SIGSTOP"])
-def test_a_lost_picker_excuses_broken_answers_only_if_they_pass_through_it(name):
-    lost = Struck(trouble=trouble(name), addresses=(), began_s=10.0, ended_s=14.0)
-    broken = [ended(End.CUT)]
-    assert judged(broken, [lost]).unexplained == broken
-    assert not judged(broken, [lost], gateway=True).unexplained

@@ -1,7 +1,6 @@
 """Invalid options cause a sentence and exit status 2, not a traceback."""
 
 import asyncio
-import json
 import os
 
 import pytest
@@ -61,71 +60,6 @@ def test_a_key_that_cannot_be_sent_is_reported(tmp_path, monkeypatch, key, why):
     (tmp_path / "laar.yaml").write_text("endpoints: [{address: '127.0.0.1:1', models: [m]}]")
     ended = CliRunner(env={"KEY": key}).invoke(app, ["doctor", "--key-env", "KEY"])
     assert (ended.exit_code, why in ended.output) == (2, True), ended.output
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["calibrate", "http://127.0.0.1:1", "--out", "none/c.json"],
-        ["calibrate", "http://127.0.0.1:1", "--outcomes", "none/o.jsonl"],
-        ["measure", "--endpoint", "http://127.0.0.1:1", "--task", "t", "--out", "none/o.jsonl"],
-        [
-            "measure",
-            "--endpoint",
-            "http://127.0.0.1:1",
-            "--task",
-            "t",
-            "--out",
-            "o.jsonl",
-            "--json",
-            "none/o.json",
-        ],
-    ],
-    ids=lambda command: command[-1],
-)
-def test_a_missing_directory_is_reported_before_anything_is_measured(
-    tmp_path, monkeypatch, command
-):
-    monkeypatch.chdir(tmp_path)
-    ended = CliRunner().invoke(app, command)
-    assert (ended.exit_code, "there is no directory none" in ended.output) == (2, True)
-
-
-@pytest.mark.parametrize(
-    ("command", "why"),
-    [
-        (["up", "--port", "65536"], "--port"),
-        (["up", "--time-scale", "0"], "--time-scale"),
-        (["demo", "--json", "none/u.json"], "there is no directory none"),
-        (["race", "--json", "none/r.json"], "there is no directory none"),
-        (["race", "--fault", "nonsense"], "fault 'nonsense'"),
-        (["sim-endpoint", "--fleet", "fleet.yaml"], "--fleet-model"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
-)
-def test_a_useless_option_is_reported_before_anything_is_started(
-    tmp_path, monkeypatch, command, why
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "no.json").write_text("no JSON")
-    ended = CliRunner().invoke(app, command)
-    assert (ended.exit_code, why in ended.output) == (2, True), ended.output
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["calibrate", "localhost:1"],
-        ["measure", "--endpoint", "localhost:1", "--task", "t", "--out", "o"],
-    ],
-)
-def test_an_address_without_a_scheme_is_rejected_as_base_url(tmp_path, monkeypatch, command):
-    monkeypatch.chdir(tmp_path)
-    message = {"role": "user", "content": "?"}
-    question = {"id": "q", "messages": [message], "check": {"contains": "!"}}
-    (tmp_path / "t").write_text(json.dumps(question))
-    ended = CliRunner().invoke(app, command)
-    assert (ended.exit_code, "write http://localhost:1" in ended.output) == (2, True)
 
 
 async def test_the_answer_of_a_picker_of_another_version_ends_the_command(tmp_path):

@@ -2,7 +2,6 @@
 
 import random
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -10,10 +9,7 @@ from laar.core.decision import Completion, DirectorSettings
 from laar.core.membership import ROLE_LABEL, EndpointSpec
 from laar.core.request import Api, Request
 from laar.health import DULL, GOOD, USELESS, Health, HealthSettings, Kind, Reply, Word, standing_of
-from laar.policies import POLICY_NAMES
-from laar.prefix.beliefs import PrefixBeliefs
 from laar.telemetry.decisions import DecisionMemory
-from laar.tuning.tuner import Weights
 from support.directors import director_of
 
 A, B, C = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
@@ -45,21 +41,6 @@ def fail(director, address, now, times=3):
         director.health.replied(attempt, Reply(status=503), now)
         director.health.ended(attempt, 503, "complete", now)
     return now
-
-
-@pytest.mark.parametrize("policy", POLICY_NAMES)
-def test_no_policy_sends_requests_to_an_excluded_endpoint(policy):
-    d = fleet(A, B, C, policy=policy)
-    d.decide(request(), 0.5)
-    for _ in range(6):
-        d.health.passed_over(d.table.slot(A), 1.0)
-    chosen = set()
-    for n in range(40):
-        decision = d.decide(request(session=f"s{n}"), 1.5)
-        chosen.add(decision.address)
-        assert A not in decision.fallbacks
-    assert chosen == {B, C} or (len(chosen) == 1 and A not in chosen)
-    assert A not in {d.decide(request(api=Api.OPAQUE), 1.5).address for _ in range(30)}
 
 
 def test_a_model_that_stays_down_is_not_waited_for():
@@ -131,16 +112,6 @@ def test_shadow_and_opaque_requests_are_not_used_as_trials():
     assert d.decide(request(shadow=True), now).address == B
     assert d.decide(request(api=Api.OPAQUE), now).address == B
     assert d.decide(request(), now).trial
-
-
-def test_the_last_candidate_is_never_excluded():
-    d = fleet(A)
-    for _ in range(20):
-        decision = d.decide(request(), 1.0)
-        assert decision.address == A
-        d.replied(decision, Reply(status=503), 1.0)
-        d.settle(decision, end(503))
-    assert d.decide(request(), 1.0).reason == "all-failing"
 
 
 def test_after_retries_by_envoy_the_endpoints_tried_before_count_as_failed():
@@ -307,15 +278,6 @@ def test_a_silent_endpoint_is_not_suspected_while_another_of_its_answers_continu
     assert bool(health.state(slots[0], now)) is not continues
 
 
-def test_an_endpoint_that_fails_a_client_and_a_probe_is_ejected():
-    d = doubted(A, B, C)
-    slot = d.table.slot(A)
-    d.health.questions.due(1.1, 16)
-    d.health.questions.answered(slot, Reply(status=503), 1.2, None)
-    assert d.health.records.endpoints[slot].breaker.openings == 1
-    assert addresses_of(d, 1.3) == {B, C}
-
-
 def test_a_refused_probe_after_a_refused_client_opens_the_breaker():
     d = doubted(A, B, C)
     slot = d.table.slot(A)
@@ -396,17 +358,6 @@ def test_a_probe_of_a_sibling_shows_whose_fault_a_denial_is(sibling, is_out):
     assert not d.health.records.endpoints[other].breaker.is_out
 
 
-def test_denials_by_an_endpoint_that_answers_probes_do_not_open_its_breaker():
-    d = doubted(A, B, C, kind=401)
-    slot = d.table.slot(A)
-    d.health.records.endpoints[slot].admitted_at = 1.0
-    for n in range(20):
-        attempt = d.health.sent(slot, "m", stream=True, predicted_s=0.1, tokens=10.0, now=1.2 + n)
-        d.health.replied(attempt, Reply(status=401), 1.2 + n)
-    assert d.health.records.endpoints[slot].breaker.openings == 0
-    assert d.health.state(slot, 21.0) == ""
-
-
 def test_two_errors_in_answers_are_enough_if_a_probe_is_inconclusive():
     d = doubted(A, B, C, kind=200, text=b'{"error": {"code": 500}}', event=True)
     slot = d.table.slot(A)
@@ -439,15 +390,6 @@ def test_useless_answers_count_if_other_models_answer_usefully(kind):
     assert not d.health.records.endpoints[d.table.slot(B)].failures
 
 
-@pytest.mark.parametrize("kind", sorted(USELESS - DULL - {Kind.MODEL}))
-def test_useless_answers_from_all_endpoints_count_against_none(kind):
-    d = fleet(A, B)
-    for n in range(12):
-        for address in (A, B):
-            answer(d, address, kind, 1.0 + n)
-    assert not d.health.records.endpoints[d.table.slot(A)].failures
-
-
 def test_an_endpoint_whose_answers_name_another_model_is_excluded():
     d = fleet(A, B, C)
     for n in range(12):
@@ -475,68 +417,6 @@ def test_an_answer_of_a_removed_endpoint_is_no_fault_of_laar():
     d.replied(decision, Reply(status=200, found=GOOD, model="/data/weights"), 1.2, read=True)
     d.settle(decision, end())
     assert not d.degraded
-
-
-def test_useless_answers_to_a_client_and_a_probe_exclude_the_endpoint():
-    d = doubted(A, B, C, kind=200, found=Kind.TYPE, detail="text/html")
-    slot = d.table.slot(A)
-    assert d.health.records.endpoints[slot].breaker.is_out  # as a suspect
-    asked = d.health.questions.due(1.1, 16)
-    assert slot in asked
-    assert len(asked) == 2  # with a sibling for comparison
-    html = Reply(status=200, found=Kind.TYPE, detail="text/html")
-    d.health.questions.answered(slot, html, 1.2, None)
-    (other,) = set(asked) - {slot}
-    d.health.questions.answered(other, Reply(status=200, found=GOOD), 1.3, None)
-    assert d.health.records.endpoints[slot].breaker.openings == 1
-    d.health.questions.due(3.0, 16)
-    d.health.questions.answered(slot, html, 3.1, None)
-    assert d.health.records.endpoints[slot].breaker.trial_at > 4.0
-    # A probe comes before a trial with a request.
-    assert d.health.records.endpoints[slot].breaker.probe_due(9.0)
-
-
-def learned_from(kind=None, status=200):
-    """Return all that is learned from an answer at A: a good one, a useless one or a refusal."""
-    tuned, traced, seen = [], [], []
-    tuner = SimpleNamespace(
-        weights=lambda _now: Weights(1, {}), observe=lambda sample, _now: tuned.append(sample.ok)
-    )
-    prefixes = PrefixBeliefs(key=b"k", max_bytes=1 << 20)
-    prefixes.blocks_held.answered = lambda _session, tokens: traced.append(tokens)
-    d = fleet(A, B, C, prefixes=prefixes, tuner=tuner)
-    for address in (B, C):
-        answer(d, address, GOOD, 0.5)
-    d.watch(settled=lambda _decision, end: seen.append(end.ok))
-    ask, before = request(subset=frozenset({A})), d.engines.state()
-    decision = d.decide(ask, 1.0)
-    decision.flight.traced_as = "session"
-    d.replied(decision, Reply(status=status), 1.1, read=True)
-    d.answering(decision, 1.1, ok=status == 200)
-    if status == 200:
-        model = "foreign" if kind is Kind.MODEL else ""
-        found = GOOD if model else kind or GOOD
-        d.replied(decision, Reply(status=200, found=found, model=model), 1.2, read=True)
-    fields = {} if status != 200 else {"prompt_tokens": 5000, "cached_tokens": 0}
-    end = Completion(status=status, cause="complete", latency_s=0.3, ttft_s=0.1, **fields)
-    d.settle(decision, end)
-    again = d.choose(ask, 2.0)
-    return {
-        "tuner": tuned[2:],
-        "lengths by KV events": traced,
-        "ok": seen,
-        "speeds": d.engines.state() != before,
-        "cached tokens": again.tokens - again.uncached_tokens,
-        "prompt tokens": again.tokens,
-    }
-
-
-@pytest.mark.parametrize("kind", sorted(USELESS - DULL))
-def test_a_useless_answer_teaches_no_more_than_a_refusal(kind):
-    refused = learned_from(status=503)
-    assert learned_from(kind) == refused
-    good = learned_from()
-    assert all(good[name] != value for name, value in refused.items())
 
 
 @pytest.mark.parametrize(

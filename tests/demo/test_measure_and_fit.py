@@ -7,17 +7,15 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import orjson
-import pytest
 import yaml
 from laar_command import MODELS, start
 
 from laar.accuracy.artifact import parse_artifact
 from laar.accuracy.fitting.records import parse_records
 from laar_lab.kv_lookup import queries, write_questions
-from laar_lab.measure_fleet import default_artifact
 from laar_lab.sim.answers import AccuracySurface
 from support import eventually
-from support.commands import run, run_in_thread
+from support.commands import run_in_thread
 
 Endpoints = Callable[..., Awaitable[list[str]]]
 
@@ -114,43 +112,3 @@ async def test_an_unserved_model_is_reported_with_the_served_ones(
     assert ran.status == 2
     assert "gpt" in ran.text
     assert "granite-3.1-8b, phi3-mini" in ran.text
-
-
-def test_errors_are_reported_with_exit_status_2(tmp_path: Path) -> None:
-    out = tmp_path / "outcomes.jsonl"
-    measure = ("measure", "--endpoint", "http://127.0.0.1:9", "--out", out)
-    nobody = (*measure, "--task", lookups(tmp_path, per_cell=1, lengths_tokens=[256]))
-    for arguments, says in [
-        (nobody, "is it running"),
-        ((*measure, "--task", tmp_path / "no.jsonl"), "no.jsonl"),
-        ((*nobody, "--key-env", "NO_KEY"), "NO_KEY"),
-        (("lab", "lookups", out, "--language", "fr"), "fr"),
-        (("fit", out), "laar measure"),
-        (("sim-endpoint", "--port", "99999"), "65535"),
-    ]:
-        ran = run(*arguments)
-        assert (ran.status, says in ran.text) == (2, True), (arguments, ran.text)
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"features_schema": 99}, "features_schema 99, but laar reads 1"),
-        ({"artifact_schema": "7"}, "artifact_schema '7', but laar reads 1"),
-        ({"models": {}}, "models"),
-        ({"surprise": 1}, "surprise"),
-    ],
-)
-@pytest.mark.parametrize("command", ["check", "serve"])
-def test_a_tampered_artifact_is_rejected_with_both_versions_named(
-    tmp_path: Path, command: str, change: dict[str, object], says: str
-) -> None:
-    capability, config = tmp_path / "capability.json", tmp_path / "laar.yaml"
-    settings = {
-        "endpoints": [{"address": "127.0.0.1:1", "models": ["m"]}],
-        "accuracy": {"capability": str(capability)},
-    }
-    config.write_text(yaml.safe_dump(settings))
-    capability.write_bytes(orjson.dumps({**orjson.loads(default_artifact()), **change}))
-    ran = run(command, "-c", config)
-    assert (ran.status, says in ran.text, str(capability) in ran.text) == (2, True, True), ran.text

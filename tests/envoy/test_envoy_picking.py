@@ -22,7 +22,6 @@ pytestmark = pytest.mark.envoy
 SHAPES = ["sidecar", "standalone", "full-duplex"]
 BODY_MODES = ["sidecar", "gateway", "full-duplex"]  # one shape for each body mode
 BODY = orjson.dumps({"model": "auto", "prompt": "hello"})
-DESTINATION = "x-gateway-destination-endpoint"
 SERVED = "x-gateway-destination-endpoint-served"
 
 
@@ -193,23 +192,6 @@ async def test_a_long_body_passes_with_as_many_headers_as_a_short_one(fleet, htt
         a.default_answer = Answer(headers=headers)
         for body in (BODY, orjson.dumps("x" * 150_000)):
             assert (await post(http, envoy.url(), body, headers=headers)).status == 200
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("picker_up", [True, False])
-async def test_a_forged_destination_has_no_effect(fleet, http, shape, picker_up):
-    a, b = await fleet.upstreams(2)
-    fleet.members([a.address, b.address])
-    if picker_up:
-        await fleet.picker(b.address)
-    envoy = await fleet.envoy(shape)
-    forged = {DESTINATION: a.address, DESTINATION.title(): a.address}
-    for _ in range(20):
-        assert (await post(http, envoy.url(), headers=forged)).status == 200
-    assert len(b.requests) == 20 if picker_up else 0 < len(b.requests) < 20
-    told = {request.headers.get(DESTINATION) for request in [*a.requests, *b.requests]}
-    # In the native shapes Envoy keeps the headers, and only metadata names the destination.
-    assert told == ({b.address} if picker_up and shape == "full-duplex" else {None})
 
 
 @pytest.mark.parametrize("shape", BODY_MODES)

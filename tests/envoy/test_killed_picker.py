@@ -1,33 +1,80 @@
 """If a picker of `laar serve --with-envoy` is killed, Envoy serves until the next one decides."""
 
+import asyncio
 from pathlib import Path
 
 import psutil
 import pytest
-from bench.bench_kills import _settings, alone, measure
+import yaml
 
+from laar.envoy.bootstrap import to_yaml
+from laar.envoy.options import BootstrapOptions
 from laar_lab.live.processes import LaarProcess
 from support import RecordingUpstream, eventually, free_port
+from support.bootstraps import rendered
 
 pytestmark = [pytest.mark.envoy, pytest.mark.timeout(240)]
 
 
+def settings(directory: Path, upstream: RecordingUpstream) -> tuple[str, int, int]:
+    """Write settings and bootstrap; return the settings file, and Envoy's and the picker's port."""
+    ext_proc, health, admin, listen = (free_port() for _ in range(4))
+    eds = directory / "run" / "endpoints.json"
+    options = BootstrapOptions(
+        picker=f"127.0.0.1:{ext_proc}",
+        listen_port=listen,
+        ready_port=0,
+        admin_port=0,
+        eds_path=str(eds),
+    )
+    (directory / "envoy.yaml").write_text(to_yaml(rendered("sidecar", options)))
+    ports = {"ext_proc": ext_proc, "health": health, "admin": admin}
+    document = {
+        "endpoints": [{"address": upstream.address, "models": ["m"]}],
+        "listen": {name: f"127.0.0.1:{port}" for name, port in ports.items()},
+        "envoy": {"eds_file": str(eds)},
+    }
+    (directory / "laar.yaml").write_text(yaml.safe_dump(document))
+    return str(directory / "laar.yaml"), listen, ext_proc
+
+
+def listening(process: psutil.Process) -> set[int]:
+    """Return the ports that a process listens on."""
+    return {c.laddr.port for c in process.net_connections() if c.status == psutil.CONN_LISTEN}
+
+
 async def test_a_killed_picker_fails_no_request_and_is_replaced(
-    tmp_path: Path, envoy_binary: Path
+    tmp_path: Path, envoy_binary: Path, http
 ) -> None:
-    run = await measure(tmp_path, kills=2, rate=20.0, pause_s=2.5, seed=1)
-    assert not run.failed
-    assert run.undecided, "Envoy served while the picker was gone"
-    assert run.in_a_row > 0, "the next picker decides"
-    assert (tmp_path / "laar.log").read_text().count("restarting it in") == 2
+    log, seen = tmp_path / "laar.log", []
 
+    async def ask() -> None:
+        body = {"model": "m", "prompt": "Is it so?"}
+        async with http.post(f"http://127.0.0.1:{listen}/v1/completions", json=body) as answer:
+            await answer.read()
+            seen.append((answer.status, "x-laar-decision-id" in answer.headers))
 
-async def test_requests_for_four_models_outlive_a_picker_that_hangs(
-    tmp_path: Path, envoy_binary: Path
-) -> None:
-    run = await alone(tmp_path, "SIGSTOP", "gateway", requests=60, seed=1)
-    assert not run.failed
-    assert len(run.undecided) > 40
+    async def decides() -> bool:
+        await ask()
+        return seen[-3:] == [(200, True)] * 3
+
+    async with RecordingUpstream() as upstream:
+        config, listen, ext_proc = settings(tmp_path, upstream)
+        async with LaarProcess(("serve", "--with-envoy", "-c", config), log) as process:
+            await eventually(lambda: "Envoy listens on" in log.read_text(), what="Envoy to listen")
+            await eventually(decides, what="the picker to decide")
+            for _ in range(2):
+                children = psutil.Process(process.pid).children(recursive=True)
+                seen.clear()
+                (picker,) = (child for child in children if ext_proc in listening(child))
+                picker.kill()
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(20):
+                        group.create_task(ask())
+                await eventually(decides, what="the next picker to decide")
+                assert {status for status, _ in seen} == {200}
+                assert (200, False) in seen, "Envoy served while the picker was gone"
+    assert log.read_text().count("restarting it in") == 2
 
 
 @pytest.mark.parametrize("killed", ["Envoy", "the parent"])
@@ -37,12 +84,9 @@ async def test_if_envoy_or_the_parent_is_killed_all_end(
     """The kernel kills Envoy if memory runs out, without a message in Envoy's log."""
     log = tmp_path / "laar.log"
     async with RecordingUpstream() as upstream:
-        ports = [free_port() for _ in range(5)]
-        command = _settings(tmp_path, {upstream.address: "m"}, ports[0], ports[1:])
-        async with LaarProcess(command, log) as process:
-            await eventually(
-                lambda: "Envoy listens on" in log.read_text(), timeout_s=60, what="Envoy to listen"
-            )
+        config, *_ = settings(tmp_path, upstream)
+        async with LaarProcess(("serve", "--with-envoy", "-c", config), log) as process:
+            await eventually(lambda: "Envoy listens on" in log.read_text(), what="Envoy to listen")
             parent = psutil.Process(process.pid)
             children = parent.children(recursive=True)
             envoys = [child for child in children if child.name() == "envoy"]

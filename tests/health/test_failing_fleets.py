@@ -174,17 +174,6 @@ def test_full_endpoints_still_get_requests_if_all_are_full():
     assert all(fleet.health.records.endpoints[slot].breaker.openings == 0 for slot in range(5))
 
 
-def test_some_clients_with_a_wrong_key_exclude_no_endpoint():
-    def wants_key(fleet, job, _now, ordinary):
-        is_denied = job.number < 0 or fleet.rng.random() < 0.3  # also the picker, which has no key
-        return Answer(status=401, head_s=0.001, seconds=0.002) if is_denied else ordinary
-
-    fleet = VirtualFleet(behave=dict.fromkeys(range(5), wants_key), probes=True)
-    seen = fleet.run(REQUESTS)
-    assert 0.2 < seen.share() < 0.4
-    assert sum(fleet.health.records.endpoints[slot].breaker.openings for slot in range(5)) <= 1
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_clients_that_stop_reading_exclude_no_endpoint(seed):
     """Envoy buffers the rest of their answers, and the picker does not see unread ones end."""

@@ -2,7 +2,6 @@
 
 import json
 import random
-import tracemalloc
 
 import orjson
 import pytest
@@ -133,20 +132,6 @@ def test_agents_are_distinguished_and_their_number_is_bounded():
 
     assert len(advice(bodies(5))) == 5
     assert len(advice(bodies(MAX_AGENTS + 5))) <= MAX_AGENTS
-
-
-def test_roles_that_a_client_makes_up_take_no_memory():
-    tracemalloc.start()
-    advisor = Advisor()
-    for n in range(30):
-        turns = [("system", RULES), (f"{n}" + "r" * 100_000, f"Hello {n}"), ("user", f"Bye {n}")]
-        messages = [{"role": role, "content": text} for role, text in turns]
-        read = read_body(Api.CHAT, orjson.dumps({"model": "m", "messages": messages}))
-        advisor.look("m", "", read.spans, Template(), b"")
-    del read, turns, messages
-    held_bytes, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert held_bytes < 500_000
 
 
 @pytest.mark.parametrize(

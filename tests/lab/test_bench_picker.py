@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bench.figures import Figures
 from bench.picking.load import Load, bodies
-from bench.picking.parts import Costs, cpu
-from bench.picking.subjects import ALONE, LAAR, NOOP, endpoints
+from bench.picking.subjects import endpoints
 
 
 @pytest.mark.parametrize("chunks", [None, 1, 5])
@@ -28,14 +26,3 @@ def test_bodies_have_the_requested_size_and_share_half() -> None:
     same = next(at for at, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
     assert 9_990 <= len(one) <= 10_010
     assert 4_900 < same < 5_200
-
-
-@pytest.mark.slow
-async def test_pickers_are_measured_by_turns() -> None:
-    figures, costs = Figures(), Costs()
-    await cpu(figures, costs, [NOOP, LAAR, ALONE], 0.01)
-    short = costs.pickers["native", "1 KB"]
-    assert short[NOOP.name] > 0.0
-    assert short["laar"] > 0.0
-    assert short["Envoy alone"] == 0.0
-    assert costs.envoys["full duplex", "1 MB"]["Envoy alone"] > 0.0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -40,15 +38,3 @@ def run(name: str, sizes: str, words: tuple[str, ...]) -> str:
 def test_a_benchmark_prints_its_figures(name: str) -> None:
     sizes, words, text = RUNS[name]
     assert text in run(name, sizes, words)
-
-
-def test_the_figure_of_the_races_is_drawn_from_their_stored_numbers(tmp_path: Path) -> None:
-    pytest.importorskip("tokenizers")
-    from bench.bench_vllm import LOADS, draw_all, write_model
-
-    for name in LOADS:
-        shutil.copy(ROOT / "docs" / "race" / f"{name}.json", tmp_path)
-    draw_all(tmp_path)
-    assert (tmp_path / "ttft.svg").is_file()
-    write_model(tmp_path)
-    assert json.loads((tmp_path / "config.json").read_text())["vocab_size"] > 100

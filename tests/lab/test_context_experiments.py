@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from laar_lab.experiments import context_turns
 from laar_lab.experiments.context_prefill import HOOK, RECEIVED, run_load
 from laar_lab.sim.engine import load_profile
 from laar_lab.sim.fleet import BLOCK_TOKENS, FleetSettings, Site, VirtualFleet, replay_open
@@ -53,21 +52,3 @@ def test_prefill_is_faster_if_documents_are_shared():
     assert hook["hit_rate"] > 2 * received["hit_rate"]
     assert hook["tokens_per_s"] > 1.05 * received["tokens_per_s"]
     assert hook["ttft_s"] < received["ttft_s"]
-
-
-def test_later_turns_send_fewer_tokens_and_repeat_no_document():
-    """40 % of the documents are repeated. De-duplication removes some of them."""
-    received, noted = (
-        context_turns.run_conversations(way, 6, 1)
-        for way in (context_turns.RECEIVED, context_turns.NOTES)
-    )
-    assert noted["prompt_tokens"] < 0.9 * received["prompt_tokens"]
-    assert noted["hit_rate"] > 0.9 * received["hit_rate"]
-
-
-def test_documents_that_may_not_move_are_part_of_the_simulated_prompt():
-    load = [[1, 2, 3, 9], [3, 1, 2, 9], [2, 3, 1, 9]]  # 9 is always last
-    site = Site(name="one", model="model", engine=load_profile("qwen2.5-7b-a100"))
-    fleet = VirtualFleet([site], FleetSettings(), seed=1)
-    arrivals = RagClient(load, hooked=True).arrivals(fleet, [0.0, 1.0, 2.0])
-    assert [arrival.prompt.prompt_tokens // DOC_TOKENS for arrival in arrivals] == [4, 4, 4]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from laar.errors import SettingError
 from laar.policies import build_policies
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.log import DecisionLog
-from laar_lab import decisions
 from laar_lab.decisions import LoggedAssessor, is_decision_log, read_decisions
 from laar_lab.sim.fleet import VirtualFleet, replay_open
 from laar_lab.sim.fleet_file import read_fleet
@@ -146,18 +144,6 @@ async def test_policies_with_p_correct_use_the_logged_estimates(log: Path, fleet
     assert models == best | {4: "clever"}, "number 4 had tried `simple`"
 
 
-async def test_unknown_names_and_models_are_replaced(log: Path, tmp_path: Path) -> None:
-    path = tmp_path / "other.yaml"
-    path.write_text(FLEET.replace("clever", "new"), "utf-8")
-    described = read_fleet(path)
-    assessor = LoggedAssessor(described.sites())
-    taken = assessor.arrivals(read_decisions(log))
-    assert next(taken).model == "auto"
-    known = assessor.assess(Request(id="", api=Api.CHAT), ["new", "simple"], (), 0.0)
-    assert known.probability.tolist() == pytest.approx([0.5, 0.9])
-    assert {arrival.model for arrival in taken} == {"auto"}
-
-
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -184,24 +170,3 @@ async def test_a_bad_line_of_a_log_is_reported_with_its_field(
     assert is_decision_log(path)
     with pytest.raises(SettingError, match=r"decisions.jsonl, line 5: .*" + told):
         list(read_decisions(path))
-
-
-async def test_a_long_log_takes_memory_only_for_reordered_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "decisions.jsonl"
-    await Picker(path).serve(30)
-    monkeypatch.setattr(decisions, "MAX_REORDERED", 64)
-    with path.open("ab") as file:
-        piece = path.read_bytes()
-        for _ in range(200):
-            file.write(piece)
-    tracemalloc.start()
-    try:
-        times = [r.arrival.at_s for r in read_decisions(path)]
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert len(times) == 201 * 30
-    assert times == sorted(times), "a line that comes too late to be sorted is sent late"
-    assert peak < 1 << 20, f"{path.stat().st_size} bytes of log took {peak} bytes"

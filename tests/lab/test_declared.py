@@ -45,17 +45,6 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "package_of_one"
 
 
-def test_a_claim_inherits_seeds_and_paper_of_its_experiment(package: Path) -> None:
-    (package / "module.yaml").write_text(TEXT)
-    (one,) = declared("package_of_one.module", {"one": run})
-    assert (one.name, one.seeds, one.minutes, one.takes) == ("one", 4, 0.5, {"data"})
-    published, ours = one.claims
-    assert (published.effect, published.direction) == ("ratio", "below")
-    assert (published.bound, published.seeds) == (8.9 / 13.7, 4)
-    assert published.paper == "A paper, section 1"
-    assert (ours.effect, ours.bound, ours.seeds, ours.paper) == ("every", 0.0, 1, "")
-
-
 @pytest.mark.parametrize(
     ("before", "after", "fault"),
     [

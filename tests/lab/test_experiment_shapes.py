@@ -92,8 +92,6 @@ def test_an_experiment_returns_the_evidence_for_its_claims(
     experiment = KNOWN[name]
     scope = experiment.scope(3, quick=False)
     report = experiment.run(scope)
-    # Otherwise `--plot` would fail only after a run.
-    assert bool(report.charts) == experiment.has_figure
     judged = experiment.judged(report, scope)
     assert [one.claim for one in judged] == list(experiment.claims)
     shown = Console(file=StringIO(), width=300)

@@ -85,17 +85,6 @@ def test_router_sessions_share_a_system_prompt_and_grow_a_little_each_turn() -> 
     assert 0.15 <= code <= 0.65
 
 
-def test_router_sessions_follow_a_script() -> None:
-    sessions = router_sessions(RouterShape(sessions=24, long_share=0.25), random.Random(1))
-    for session in sessions:
-        assert len(session.turns) == len(session.due_s) == 8
-        assert all(0.04 * n <= due <= 0.25 + 0.04 * n for n, due in enumerate(session.due_s))
-        assert session.turns[0].output_tokens == 64, "the first reply of a session is long"
-    later = [turn.output_tokens for session in sessions for turn in session.turns[1:]]
-    assert set(later) == {5, 64}
-    assert mean(tokens == 64 for tokens in later) == pytest.approx(0.25, abs=0.1)
-
-
 def test_lookups_without_text_match_those_with_text() -> None:
     surface = AccuracySurface.load()
     drawn = queries(lengths_tokens=[4096, 16384], per_cell=2, seed=3)
@@ -107,14 +96,3 @@ def test_lookups_without_text_match_those_with_text() -> None:
         for model in surface.models:
             answer = Answerer(surface, model).answer(text)
             assert question.is_correct(model) == (query.answer in answer)
-
-
-def test_lookups_share_data_only_where_configured() -> None:
-    surface = AccuracySurface.load()
-    drawn = queries(languages=["en"], lengths_tokens=[4096], per_cell=8, seed=3)
-    alone = [set(q.prompt.blocks) for q in as_questions(drawn, surface, seed=3)]
-    assert len(set.union(*alone)) == sum(map(len, alone))
-    shared = [q.prompt.blocks for q in as_questions(drawn, surface, seed=3, shared=4)]
-    assert shared[0][:-1] == shared[3][:-1]
-    assert shared[0][-1] != shared[3][-1]
-    assert shared[3][0] != shared[4][0]

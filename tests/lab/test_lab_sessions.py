@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 from laar.cli import app
-from laar.errors import SettingError
 from laar_lab.sessions import has_sessions, read_sessions
 from laar_lab.sim.engine import load_profile
 from laar_lab.sim.fleet import Arrival, Exchange, FleetSettings, Site, VirtualFleet, hold_sessions
@@ -56,28 +55,6 @@ def agents(tmp_path: Path) -> Path:
     return write(tmp_path / "agents.jsonl.gz", lines)
 
 
-def pauses(path: Path) -> list[tuple[float, float]]:
-    (only,) = read_sessions(path)
-    return [(turn.after_answer_s, turn.after_request_s) for turn in only.turns()]
-
-
-def test_pauses_are_derived_from_the_available_fields(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    write(path, [line("a", t_s=0.0, think_s=9.0), line("a", t_s=5.0, think_s=2.0)])
-    assert pauses(path) == [(0.0, 0.0), (2.0, 0.0)], "a first request has no pause"
-    write(path, [line("a", t_s=0.0, api_s=4.0), line("a", t_s=5.0)])
-    assert pauses(path) == [(0.0, 0.0), (1.0, 0.0)]
-    write(path, [line("a", t_s=0.0), line("a", t_s=5.0)])
-    assert pauses(path) == [(0.0, 0.0), (0.0, 5.0)]
-    write(path, [line("a", timestamp=1000), line("a", timestamp=2500)])
-    assert pauses(path) == [(0.0, 0.0), (0.0, 1.5)]
-
-
-def test_speed_and_maximum_pause_shorten_pauses(agents: Path) -> None:
-    turns = list(read_sessions(agents)[0].turns(speed=2.0, max_pause_s=4.0))
-    assert [turn.after_answer_s for turn in turns] == [0.0, 1.5, 3.0, 4.0]
-
-
 def test_ids_are_local_to_a_session_unless_the_file_is_a_trace(
     tmp_path: Path, agents: Path
 ) -> None:
@@ -91,23 +68,6 @@ def test_ids_are_local_to_a_session_unless_the_file_is_a_trace(
     path = write(tmp_path / "t.jsonl", [line("a", timestamp=0), line("b", timestamp=1)])
     one, two = (next(each.turns()).prompt for each in read_sessions(path))
     assert one.blocks == two.blocks
-
-
-@pytest.mark.parametrize(
-    ("lines", "told"),
-    [
-        ([line("a"), {"input_length": 1}], "`session`"),
-        ([line("a"), line("a")], "`think_s`"),
-        ([line("a", t_s=5), line("a", t_s=4)], "no earlier than the previous"),
-        ([line("a"), line("a", think_s=-1)], "`think_s`"),
-        ([line("a"), line("a", think_s=1e9)], "`think_s`"),
-        ([line("a", t_s=5), line("a", t_s=1.7e9)], "at most a year later"),
-        ([line("a"), line("b", hash_ids=["x"])], "`hash_ids`"),
-    ],
-)
-def test_a_bad_line_is_reported(tmp_path: Path, lines: list[dict[str, object]], told: str) -> None:
-    with pytest.raises(SettingError, match=f"line 2: .*{told}"):
-        read_sessions(write(tmp_path / "x.jsonl", lines))
 
 
 @pytest.mark.parametrize("at_once", [1, 4, 10])
@@ -136,21 +96,6 @@ def test_each_request_waits_for_the_answer_before_it_and_its_pause(
         open_now += change
         most = max(most, open_now)
     assert most == min(at_once, 6)
-
-
-def test_nothing_is_sent_after_the_end(agents: Path) -> None:
-    site = Site(name="one", model="m", engine=load_profile("parallel"))
-    fleet = VirtualFleet([site], FleetSettings(), seed=0)
-    sent: list[float] = []
-    hold_sessions(
-        fleet,
-        ((each.name, each.turns()) for each in read_sessions(agents)),
-        lambda arrival, _exchange: sent.append(arrival.at_s),
-        at_once=6,
-        until_s=6.0,
-    )
-    assert 6 < len(sent) < 24
-    assert max(sent) <= 6.0
 
 
 # -- the command -------------------------------------------------------------------------------

@@ -105,7 +105,6 @@ def test_the_command_tunes_a_trace_and_prints_settings_that_the_picker_loads(tmp
             *("--fleet", str(tmp_path / "fleet.yaml")),
             *("--window", "20", "--windows", "3"),
             *("--json", str(tmp_path / "path.json")),
-            *("--plot", str(tmp_path / "path.svg")),
         ],
     )
     assert outcome.exit_code == 0, outcome.output
@@ -115,4 +114,3 @@ def test_the_command_tunes_a_trace_and_prints_settings_that_the_picker_loads(tmp
     found = json.loads((tmp_path / "path.json").read_text())
     assert load(settings).settings.routing.weights.tunable() == found["weights"]
     assert len(found["windows"]) == 3
-    assert "<svg" in (tmp_path / "path.svg").read_text()

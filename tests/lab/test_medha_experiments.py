@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from laar_lab.experiments.medha_policies import outcome
-from laar_lab.experiments.medha_runs import MEDHA, NON_PREEMPTIVE, SARATHI, over, run
+from laar_lab.experiments.medha_runs import MEDHA, NON_PREEMPTIVE, SARATHI, run
 from laar_lab.workloads.medha_mix import LONG_FROM_TOKENS, Mix, jobs
-from laar_lab.workloads.overload import LOAD, asks, overload, weight
+from laar_lab.workloads.overload import LOAD, overload, weight
 
 
 def test_the_workload_has_the_published_lengths() -> None:
@@ -29,20 +26,6 @@ def test_the_workload_has_the_published_lengths() -> None:
     assert np.median([job.output_tokens for job in shorts]) == pytest.approx(415, rel=0.05)
 
 
-def test_a_different_rate_changes_only_the_spacing_of_the_prompts() -> None:
-    slow = list(jobs(Mix(rate=1.0, duration_s=200.0), 3))
-    fast = list(jobs(Mix(rate=2.0, duration_s=100.0), 3))
-    assert [j.prompt_tokens for j in slow] == [j.prompt_tokens for j in fast]
-    assert [j.arrival_s for j in slow] == pytest.approx([2.0 * j.arrival_s for j in fast])
-
-
-def test_ratios_are_paired_and_geometric() -> None:
-    ratio = over([1.0, 2.0], [10.0, 2000.0])
-    assert ratio.mean == pytest.approx(100.0)
-    assert ratio.low < 100.0 < ratio.high
-    assert over([2.0], [6.0]).low == pytest.approx(3.0)
-
-
 def test_a_convoy_forms_without_preemption_and_not_with_medha() -> None:
     mix = Mix(rate=0.75, duration_s=40.0, long_share=0.1)
     median = {
@@ -56,13 +39,6 @@ def test_an_isolated_request_takes_its_reference_time(order: str) -> None:
     seen = outcome(order, Mix(rate=0.002, duration_s=2500.0, long_share=0.5), 1002)
     assert 1.0 <= seen["median"] < 3.0  # the last chunk has to pass both stages
     assert seen["within"] == 1.0
-
-
-def test_an_overload_at_a_different_rate_changes_only_the_spacing() -> None:
-    slow, fast = asks(1.0, 50, 3), asks(4.0, 50, 3)
-    assert [ask.at_s for ask in slow] == pytest.approx([4.0 * ask.at_s for ask in fast])
-    assert [replace(ask, at_s=0.0) for ask in slow] == [replace(ask, at_s=0.0) for ask in fast]
-    assert {ask.at_s for ask in asks(math.inf, 50, 3)} == {0.0}
 
 
 @pytest.mark.parametrize("seed", range(5))

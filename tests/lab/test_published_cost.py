@@ -1,6 +1,5 @@
 """The published cost compared with the formulas of both papers, and with brute force."""
 
-import itertools
 import math
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laar.core.cost import scores_of_costs
 from laar_lab.policies.gorgo import gorgo_score
 from laar_lab.policies.laar_paper import LaarPaper
 from laar_lab.policies.published_cost import PublishedWeights, expected_time
@@ -62,63 +60,6 @@ def test_with_q_and_c_equal_to_one_the_cost_is_the_gorgo_papers(arrays):
     cost = terms(weights, rtt, one, uncached, queued, one, 0 * one).cost_s
     score = gorgo_score(rtt * 1000.0, uncached, queued, 0.276, 0.5)
     assert np.allclose(cost, score)
-
-
-@given(ARRAYS)
-def test_the_delay_term_alone_is_uncached_tokens_times_requests(arrays):
-    _, c, uncached, _, _, in_flight = arrays
-    one = np.ones(len(c))
-    weights = PublishedWeights(k_rtt=0.0, k_queue=0.0, k_delay=1.0, in_flight_tokens=0.0)
-    cost = terms(weights, one, one, uncached, one, one, 0 * one, in_flight=in_flight).cost_s
-    assert np.allclose(cost, uncached * (in_flight + 1.0))
-
-
-def test_beyond_the_batch_more_requests_in_flight_add_no_delay():
-    two = np.array([40.0, 80.0])
-    weights = PublishedWeights(in_flight_tokens=0.0)
-    same = np.full(2, 1e4)
-    cost = terms(
-        weights, 0 * two, 0 * two + 1e-4, same, same, 0 * two + 1.0, 0 * two, in_flight=two
-    )
-    assert cost.queue_s[0] == cost.queue_s[1]
-
-
-def test_if_all_is_cached_everywhere_the_fewest_requests_win():
-    busy = np.array([9.0, 2.0])
-    none = np.zeros(2)
-    cost = terms(
-        PublishedWeights(), none, none + 1e-4, none, none, none + 1.0, none, in_flight=busy
-    )
-    assert cost.cost_s.argmin() == 1
-
-
-@given(ARRAYS)
-def test_terms_add_up_to_the_cost(arrays):
-    rtt, c, uncached, queued, q, tried = arrays
-    t = terms(PublishedWeights(), rtt, c, uncached, queued, q, np.floor(tried), base=0.3)
-    assert np.allclose(t.latency_s, t.rtt_s + t.base_s + t.prefill_s + t.queue_s)
-    assert np.allclose(t.cost_s, t.latency_s / t.probability * t.penalty)
-
-
-@given(st.lists(st.tuples(st.floats(0.01, 10), st.floats(0.05, 0.95)), min_size=1, max_size=6))
-def test_trying_models_by_ascending_cost_is_the_fastest_order(models):
-    """Compare the expected time to the first success of independent attempts in all orders."""
-
-    def expected(order):
-        total, reach = 0.0, 1.0
-        for latency, q in order:
-            total += reach * latency
-            reach *= 1.0 - q
-        return total
-
-    by_cost = sorted(models, key=lambda m: m[0] / m[1])
-    best = min(expected(order) for order in itertools.permutations(models))
-    assert expected(by_cost) == pytest.approx(best)
-
-
-def test_scores_keep_the_ratios_of_costs():
-    assert scores_of_costs(np.array([2.0, 1.0, 4.0])).tolist() == [0.5, 1.0, 0.25]
-    assert scores_of_costs(np.zeros(3)).tolist() == [1.0, 1.0, 1.0]
 
 
 def test_a_tried_model_loses_to_any_untried_one_until_only_it_is_left():

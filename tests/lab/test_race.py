@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from itertools import chain, combinations, islice
+from itertools import chain, islice
 from pathlib import Path
 
 import orjson
@@ -24,7 +24,7 @@ from laar_lab.race.engines import Engines, emptied, look_at, simulated
 from laar_lab.race.figure import draw
 from laar_lab.race.result import Turn, numbers_of, ratios, report, sentence
 from laar_lab.race.routers import named
-from laar_lab.race.traffic import Traffic, generated
+from laar_lab.race.traffic import Traffic
 from laar_lab.sim.fleet import Prompt, spread
 
 PLAIN = Engines(urls=("http://e",), model="m", context_tokens=4096, chars_per_token=6.0)
@@ -190,25 +190,10 @@ def test_each_repetition_gets_the_next_part_of_a_trace(tmp_path: Path) -> None:
     assert first == again
 
 
-def test_a_missing_traffic_file_is_reported() -> None:
-    with pytest.raises(SettingError, match="chat"):
-        made("chat")
-
-
 @pytest.mark.parametrize("name", ["smg", "vllm-router:--enable-program-scheduling"])
 def test_a_missing_router_is_reported_with_install_instructions(name: str, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="peers/bin/pip install"):
         named(name, tmp_path)
-
-
-def test_routers_are_found_by_name(tmp_path: Path) -> None:
-    (tmp_path / "smg").write_text("#!/bin/sh\n")
-    (tmp_path / "smg").chmod(0o755)
-    assert named("smg:--backoff 3", tmp_path).argument == "--backoff 3"
-    assert named("http://127.0.0.1:1/").kind == "url"
-    assert named("round-robin").kind == "policy"
-    with pytest.raises(SettingError, match="round-robbin"):
-        named("round-robbin")
 
 
 @asynccontextmanager
@@ -413,18 +398,3 @@ def test_all_routers_meet_a_failing_engine(tmp_path: Path) -> None:
     of = sum(row["router"] == "laar" for row in rows)
     assert failed["laar"] <= 0.1 * of, "the other engines answer what the failing one refuses"
     assert len(numbers["turns"]) == 2
-
-
-def test_generated_agents_share_only_their_system_prompt() -> None:
-    traffic = generated("agents", most_tokens=16_000, seconds=60.0, rate_per_s=0.0, clients=3)
-    assert traffic.sessions is not None
-    names, owned = set(), []
-    for client in range(3):
-        for name, turns in islice(traffic.sessions(1, client), 3):
-            names.add(name)
-            blocks = {block for turn in turns for block in turn.prompt.blocks}
-            owned.append(blocks)
-    assert len(names) == 9
-    common = set.intersection(*owned)
-    for one, other in combinations(owned, 2):
-        assert one & other == common

@@ -41,11 +41,6 @@ def test_reordering_reaches_the_expected_hit_rate(name):
     assert aligned.skew <= 1.3
 
 
-def test_without_shared_documents_nothing_is_gained_or_lost():
-    args = {"endpoints": 2, "capacity_docs": 300}
-    assert rag.replay(rag.disjoint(requests=200), reorder=True, **args).hit == 0.0
-
-
 def test_routing_by_prefix_is_worth_more_than_round_robin():
     args = {"endpoints": 4, "capacity_docs": 750, "reorder": True}
     load = rag.topic(1, requests=800)

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from laar.core.cost import CostWeights
 from laar.core.interfaces import Scorer, View
 from laar.errors import SettingError
-from laar.policies import POLICY_NAMES, build_policies
+from laar.policies import build_policies
 from laar.testing import make_view
 from laar_lab.policies.aibrix import LeastRequest, PrefixCache
 from laar_lab.policies.dynamo import Dynamo
-from laar_lab.policies.gorgo_baselines import LeastLoad, SimpleSessionAffinity
+from laar_lab.policies.gorgo_baselines import LeastLoad
 from laar_lab.policies.llm_d_latency import llm_d_latency
 from laar_lab.policies.llm_router import REASONS, PrefixAware
 from laar_lab.policies.sglang import CacheAware, Lmetric, PowerOfTwo, SessionsFirst, Vetoed
@@ -40,11 +40,6 @@ def test_each_policy_of_laar_lab_keeps_the_contract(name: str) -> None:
     # These two use a hash modulo the number of candidates, or a random choice.
     symmetric = name not in {"simple-session-affinity", "p2c"}
     check_all(lambda: build_policies(CostWeights(), {name: {}})[name], symmetric=symmetric)
-
-
-def test_policies_of_laar_lab_exist_only_if_the_settings_name_them() -> None:
-    assert set(NAMES).isdisjoint(POLICY_NAMES)
-    assert list(build_policies(CostWeights(), {"smg": {}})) == [*POLICY_NAMES, "smg"]
 
 
 def test_parameters_reach_the_policies_and_wrong_ones_are_reported() -> None:
@@ -224,11 +219,6 @@ def test_llm_router_gives_its_four_reasons(
     assert reason in REASONS
 
 
-def test_llm_router_without_a_valve_never_spills() -> None:
-    scorer = PrefixAware(saturation_inflight=0)
-    assert chosen(scorer, view_of([160, 0], [10_000, 0])) == 0
-
-
 def spread_of(scorer: Scorer) -> Counter[int]:
     """Return where 200 requests without a match go on four idle workers."""
     return Counter(chosen(scorer, view_of([0.0] * 4, [0.0] * 4, seed=s)) for s in range(200))
@@ -247,23 +237,6 @@ def test_ties_are_broken_at_random(make: Callable[[], Scorer]) -> None:
     spread = spread_of(make())
     assert len(spread) == 4
     assert max(spread.values()) <= 80
-
-
-def test_least_load_adds_requests_and_tokens() -> None:
-    view = view_of(
-        [0] * 3, [0] * 3, queued=[500, 0, 400], running=[3, 1, 1], kv_usage=[0.0, 0.06, 0.0]
-    )
-    assert chosen(LeastLoad(), view) == 2  # the sums are 503, 601 and 401
-
-
-def test_simple_affinity_uses_how_the_prompt_begins_and_ignores_sessions() -> None:
-    scorer = SimpleSessionAffinity()
-    places = {
-        chosen(scorer, view_of([0] * 4, [0] * 4, start="a" * 1024 + str(i))) for i in range(9)
-    }
-    assert len(places) == 1, "only the first 256 tokens count"
-    places = {chosen(scorer, view_of([0] * 4, [0] * 4, start=str(i))) for i in range(99)}
-    assert places == {0, 1, 2, 3}
 
 
 def test_p2c_chooses_the_better_of_two_and_never_the_worst_of_three() -> None:

@@ -7,7 +7,6 @@ import itertools
 import json
 import math
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +16,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from laar.cli import app
-from laar.settings.reading import Bodies, Readings
-from laar.settings.routing import Prefix
 from laar_lab.experiments import find_experiment
-from laar_lab.sim.fleet import Arrival, FleetSettings, generator
+from laar_lab.sim.fleet import Arrival, generator
 from laar_lab.statistics import holm
 from laar_lab.suite.case import Case, Open, run_case
-from laar_lab.suite.runs import OURS, run_screened
-from laar_lab.suite.split import split
+from laar_lab.suite.runs import OURS
 from laar_lab.suite.table import SUITE, cases
 from laar_lab.suite.verdict import MARGINS, compare, contenders, geometric, regrets
 from laar_lab.workloads.shared_prompts import (
@@ -54,32 +50,6 @@ def cached_share(arrivals: list[Arrival]) -> float:
 
 
 # -- workloads ---------------------------------------------------------------------------------
-
-
-def test_a_run_has_the_defaults_of_the_settings_file() -> None:
-    run, readings, bodies, prefix = FleetSettings(), Readings(), Bodies(), Prefix()
-    assert (run.use_prefixes, run.prefix_bytes) == (prefix.enabled, prefix.max_bytes)
-    assert run.scrape_interval_s == readings.scrape_interval_s
-    assert run.probe_interval_s == readings.probe_interval_s
-    assert run.sample_answers == bodies.sample_answers
-    assert run.sample_every_s == bodies.sample_every_s
-
-
-def test_counts_are_split_by_the_role_of_a_workload() -> None:
-    level = {"laar": [1.0, 1.0], "a": [1.0, 1.0], "b": [2.0, 2.0]}
-    behind = {"laar": [1.2, 1.2], "a": [1.3, 1.3], "b": [1.0, 1.0]}
-    numbers = {
-        "router-8": dict.fromkeys(MARGINS, level | {"b": [2.0]}),  # eliminated after one seed
-        "router-12": dict.fromkeys(MARGINS, level) | {"ttft_p50_s": behind},
-        "agents": dict.fromkeys(MARGINS, level) | {"e2e_p95_s": behind},
-    }
-    text = split(numbers)
-    assert text is not None
-    assert "best of 2 rules in 13 of 15 cases (5 of 5 generated, for selection;" in text
-    assert "; 4 of 5 generated, held out; 4 of 5 real, held out)" in text
-    assert "laar is in 13; the next rule, `a`, in 13." in text
-    assert split({}) is None
-    assert split({"x": {"another metric": {"laar": [1.0]}}}) is None
 
 
 @pytest.mark.parametrize("name", BY_NAME)
@@ -154,13 +124,6 @@ def runs_of(values: dict[str, list[float]]) -> dict[str, list[dict[str, float]]]
     return {name: [dict.fromkeys(MARGINS, v) for v in of] for name, of in values.items()}
 
 
-def test_holm_stops_at_the_first_hypothesis_that_is_not_rejected() -> None:
-    assert holm([0.01, 0.04, 0.03]) == [True, False, False], "0.03 is over 0.05 / 2"
-    assert holm([0.001, 0.02, 0.04]) == [True, True, True]
-    assert holm([0.2, 0.001]) == [False, True]
-    assert holm([]) == []
-
-
 @given(st.lists(st.floats(0, 1), max_size=12))
 @settings(max_examples=examples(100))
 def test_holm_lies_between_bonferroni_and_no_correction(p_values: list[float]) -> None:
@@ -207,14 +170,6 @@ def test_only_baselines_that_are_far_behind_everywhere_are_eliminated() -> None:
     assert contenders(runs, list(runs)) == ["a", "c", "d"]
 
 
-def test_an_eliminated_baseline_stays_in_the_table_and_out_of_comparisons() -> None:
-    results = {"one": runs_of({OURS: [2.0] * 7, "a": [2.1] * 7, "far": [1.0, 9.0]})}
-    assert {each.best for each in compare(results, OURS, ["a", "far"])} == {"a"}
-    name, less = geometric(results, OURS, ["a", "far"], "ttft_p95_s")
-    assert name == "a"
-    assert less.mean == pytest.approx(1 - 2.0 / 2.1)
-
-
 def test_regret_is_zero_for_the_best_policy_and_the_gap_for_the_others() -> None:
     results = {
         "one": runs_of({OURS: [2.0], "a": [1.0, 5.0]}),
@@ -237,32 +192,7 @@ def test_claims_use_the_margins_of_the_table(name: str) -> None:
     assert asked == {slug: 1.0 + MARGINS[m] for slug, m in zip(slugs, MARGINS, strict=True)}
 
 
-@pytest.mark.slow
-def test_screened_runs_keep_the_contenders_on_every_seed() -> None:
-    case = replace(BY_NAME["art-x2"], minutes=0.3)
-    policies = [OURS, "lmetric", "random"]
-    results = run_screened([case], policies, range(7), "test").results[case.name]
-    assert {name: len(runs) for name, runs in results.items()} == {
-        OURS: 7,
-        "lmetric": 7,
-        "random": 5,
-    }
-
-
 # -- the commands ------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_the_quick_version_judges_nothing(tmp_path: Path) -> None:
-    data = tmp_path / "r.json"
-    ran = RUN.invoke(
-        app, ["lab", "run", "no-regret", "--quick", "--jobs", "1", "--json", str(data)]
-    )
-    assert ran.exit_code == 0, ran.output
-    assert "a smoke test without a verdict" in ran.output
-    report = json.loads(data.read_bytes())
-    assert report["claims"] == []
-    assert {row[1] for row in report["tables"][0]["rows"]} >= {"laar", "lmetric"}
 
 
 @pytest.mark.slow

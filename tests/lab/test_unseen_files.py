@@ -7,17 +7,12 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 
-import numpy as np
 import orjson
 import pytest
 
 from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
-from laar_lab.experiments import find_experiment
-from laar_lab.experiments.laar_success import _evidence
 from laar_lab.experiments.lookups import (
-    CONTESTANTS,
-    CellResult,
     questions_of,
     sites_of,
 )
@@ -25,7 +20,6 @@ from laar_lab.measure_fleet import measure_fleet
 from laar_lab.sim.answers import AccuracySurface
 from laar_lab.sim.fleet import FleetSettings, VirtualFleet, ask_until_correct
 from laar_lab.suite.real import CONVERSATIONS, day_chats
-from laar_lab.sweep import placed
 
 FLEET = {
     "lengths_tokens": [100, 500, 1000, 2048],
@@ -52,29 +46,6 @@ def written(path: Path, *entries: dict[str, object]) -> Path:
     return path
 
 
-@pytest.mark.slow
-def test_remarks_refer_to_the_given_fleet(tmp_path: Path) -> None:
-    models = FLEET["models"]
-    assert isinstance(models, dict)
-    accuracy = {name: {"accuracy": {"pt": [0.6 if name == "fast" else 0.9]}} for name in models}
-    file = tmp_path / "fleet.yaml"
-    file.write_bytes(
-        orjson.dumps(
-            FLEET
-            | {"lengths_tokens": [500], "languages": ["pt"]}
-            | {"models": {name: models[name] | accuracy[name] for name in models}}
-        )
-    )
-    experiment = find_experiment("laar-ttca")
-    scope = experiment.scope(2, quick=True, fleet=file)
-    with placed(1):
-        report = experiment.run(scope)
-    experiment.judged(report, scope)
-    told = " ".join(report.remarks)
-    assert "500 tokens among 2" in told
-    assert "each doubling" not in told  # as the fleet has only one length
-
-
 @pytest.mark.parametrize(
     "faster", [100.0, *(pytest.param(times, marks=pytest.mark.slow) for times in (1.0, 4.0))]
 )
@@ -94,19 +65,6 @@ def test_a_model_with_very_short_measured_times_gets_requests(faster: float) -> 
     answered = ask_until_correct(fleet, asked, concurrency=8)
     models = Counter(model for each in answered for model in each.models)
     assert models["fast"] > models["slow"]
-
-
-def test_a_fleet_of_seven_models_may_need_seven_attempts() -> None:
-    claims = find_experiment("laar-success").claims
-    claim = next(claim for claim in claims if claim.name == "attempts-laar")
-    for models, most, holds in ((7, 7, True), (7, 8, False), (2, 3, False), (5, 5, True)):
-        run = CellResult(
-            latencies_s=np.ones((1, 10)), attempts=np.array([most]), correct=np.array([False])
-        )
-        cell = ("en", 4096)
-        evidence = _evidence({(c, cell): [run] for c in CONTESTANTS}, [cell], models)
-        (value,) = evidence["attempts-laar"][""].ours
-        assert (value <= claim.bound) == holds
 
 
 def test_a_day_of_chats_without_ids_has_no_sessions(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import orjson
 import pytest
 
 from support import Answer, eventually
-from support.grids import crossed
 
 pytestmark = pytest.mark.envoy
 
@@ -105,33 +104,3 @@ async def test_one_refusing_endpoint_of_three_gets_no_requests_and_is_shown(gate
         return len(upstreams[0].asked) > before + 5
 
     await eventually(serves, timeout_s=30.0)
-
-
-def says(text="ok", model="m", finish="stop"):
-    choice = {"message": {"role": "assistant", "content": text}, "finish_reason": finish}
-    return Answer(body=orjson.dumps({"model": model, "choices": [choice]}))
-
-
-USELESS = {
-    "other-model": says("hello", model="another-model"),
-    "content-type": Answer(body=b"<html>", headers={"content-type": "text/html; charset=utf-8"}),
-    "unreadable": Answer(body=b"<html>"),
-    "empty": says(""),
-}
-
-
-@pytest.mark.parametrize(("shape", "kind"), crossed(SHAPES, list(USELESS)))
-async def test_an_endpoint_with_useless_answers_gets_almost_no_requests(gateway, http, shape, kind):
-    upstreams, _, envoy = await fleet(gateway, shape, USELESS[kind])
-    bad = upstreams[0]
-    labels = {"endpoint": bad.address, "kind": kind}
-
-    async def is_found():  # the picker reads one answer every quarter of a second
-        await load(http, envoy.url(), 10)
-        return await metric(http, gateway, "laar_endpoint_failures_total", **labels) is not None
-
-    await eventually(is_found, what="an answer that was read")
-    await load(http, envoy.url(), 50)
-    bad.requests.clear()
-    await load(http, envoy.url(), 150)
-    assert len(bad.asked) <= 5

@@ -204,16 +204,6 @@ async def test_the_same_bytes_arrive_in_modes_off_and_observe(place, shape, rout
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_nothing_is_learned_from_a_refused_request(place, shape):
-    """An order counts only once an endpoint has accepted a request with it."""
-    there = await place(shape, ON)
-    there.upstream.script(Answer(status=422), Answer())
-    await post(there.http, there.envoy, raw(text([2, 1, 4])))
-    body = raw(text([4, 1, 2]))
-    assert await there.send(body) == body
-
-
-@pytest.mark.parametrize("shape", SHAPES)
 async def test_every_turn_begins_with_the_text_of_the_previous_turn_as_sent(place, shape):
     there = await place(shape, ON)
     rng = random.Random(3)

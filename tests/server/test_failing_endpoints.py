@@ -24,59 +24,6 @@ def error(body):
     return orjson.loads(body)["error"]
 
 
-class Resetting:
-    """An endpoint that accepts a request, begins an answer, and closes the connection."""
-
-    def __init__(self, begins=b""):
-        self.requests = 0
-        self._begins = begins
-
-    async def __aenter__(self):
-        self._server = await asyncio.start_server(self._cut, "127.0.0.1", 0)
-        self.address = "{}:{}".format(*self._server.sockets[0].getsockname())
-        return self
-
-    async def __aexit__(self, *_failure):
-        self._server.close()
-
-    async def _cut(self, reader, writer):
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-            if head.startswith(b"GET"):  # probes and scrapes succeed
-                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
-                await writer.drain()
-                writer.close()
-            elif head.startswith(b"POST"):
-                # The picker's own request for the template does not count.
-                self.requests += b"/tokenize" not in head
-                writer.write(self._begins)
-                await writer.drain()
-                # Let the written data arrive before the reset.
-                await asyncio.sleep(0.1 if self._begins else 0)
-        except asyncio.IncompleteReadError:
-            pass
-        finally:
-            if not writer.is_closing():
-                writer.transport.abort()
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_clients_do_not_notice_one_endpoint_that_resets_connections(gateway, http, shape):
-    good = await gateway.upstream()
-    bad = await gateway.enter(Resetting())
-    gateway.members((bad.address, "m"), (good.address, "m"))
-    runner = await gateway.picker()
-    envoy = await gateway.envoy(shape)
-    answers = await asyncio.gather(*(post(http, envoy, chat()) for _ in range(40)))
-    assert bad.requests, "the test would show nothing otherwise"
-    problems = runner.picker.problems
-    await eventually(
-        lambda: "takes no requests" in problems.get(f"endpoint {bad.address}", ""),
-        what="the endpoint among the problems",
-    )
-    assert Counter(answer.status for answer in answers) == {200: 40}
-
-
 async def test_an_endpoint_that_redirects_to_a_login_attracts_no_requests(gateway, http):
     """It answers faster than any engine."""
     proxy, *good = [await gateway.upstream() for _ in range(3)]

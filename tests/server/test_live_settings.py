@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import signal
 import sys
 from importlib.resources import files
@@ -114,17 +113,6 @@ async def test_an_invalid_file_changes_nothing_and_is_reported_until_it_is_fixed
     assert "settings" not in runner.picker.problems
 
 
-async def test_a_missing_file_changes_nothing(gateway):
-    gateway.members(("127.0.0.1:1", "m"))
-    runner = await gateway.picker(routing={"policy": "random"})
-    gateway.settings_file.unlink()
-    await eventually(lambda: metric(runner, REFUSED) == 1, what="the refusal")
-    assert "laar.yaml: can't be read" in runner.picker.problems["settings"]
-    assert runner.picker.director.settings.policy == "random"
-    gateway.change()
-    await eventually(lambda: metric(runner, REFUSED) == 0, what="the file's return")
-
-
 async def test_a_change_that_needs_a_restart_is_reported_until_it_is_reverted(gateway, http):
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker(routing={"max_waiting": 5})
@@ -167,19 +155,6 @@ async def test_settings_that_envoy_depends_on_wait_for_a_restart(gateway, http):
     async with http.post(url, json=body, headers=headers) as answer:
         assert answer.headers["x-laar-model"] == "m"
         assert "x-laar-endpoint" not in answer.headers  # withheld from requests that name a tenant
-
-
-async def test_changes_that_are_valid_only_together_wait_together(gateway):
-    gateway.members(("127.0.0.1:1", "m"))
-    endpoint = {"address": "127.0.0.1:2", "model": "m", "metrics_url": ""}
-    runner = await gateway.picker(endpoints=[endpoint], endpoints_file=None)
-    gateway.change(
-        endpoints=[], endpoints_file=str(gateway.endpoints_file), routing={"policy": "random"}
-    )
-    await eventually(lambda: metric(runner, PENDING) == 3, what="the pending settings")
-    assert "no endpoints" in runner.picker.problems["settings restart"]
-    assert [spec.address for spec in runner.picker.table.specs()] == ["127.0.0.1:2"]
-    assert runner.picker.director.settings.policy == "laar"
 
 
 async def test_no_password_in_a_url_is_shown(gateway, http):
@@ -236,19 +211,6 @@ async def test_weights_and_artifact_are_reloaded_and_learned_outcomes_are_kept(g
         shown = {entry["model"]: entry for entry in (await answer.json())["models"]}
     assert shown["phi3-mini"]["fitted"]["success_rate"] == 0.2
     assert shown["phi3-mini"]["reported"]["outcomes"] > 0
-
-
-async def test_sighup_finds_a_file_that_was_missing(gateway):
-    """SIGHUP triggers the search; no watched file has changed since the refusal."""
-    gateway.members(("127.0.0.1:1", "m"))
-    runner = await gateway.picker()
-    later = gateway.directory / "later.json"
-    gateway.change(accuracy={"capability": later.name})
-    await eventually(lambda: metric(runner, REFUSED) == 1, what="the refusal")
-    later.write_bytes(artifact(0.2))
-    runner.reloader.look()
-    await eventually(lambda: metric(runner, CHANGES) == 1, what="the artifact")
-    assert runner.reloader.settings.accuracy.capability == later
 
 
 async def test_sighup_rereads_the_files_and_stops_nothing(tmp_path, http):
@@ -310,24 +272,6 @@ async def test_a_file_that_never_rests_is_read_now_and_then(tmp_path, monkeypatc
     finally:
         await cancel(tasks)
     assert seen == sorted(seen)
-
-
-async def test_a_pipe_in_place_of_the_settings_changes_nothing(tmp_path):
-    path = tmp_path / "laar.yaml"
-    path.write_text(yaml.safe_dump(document(())))
-    os.mkfifo(tmp_path / "pipe")
-    problems = Problems()
-    reloader = SettingsReloader(load(path), problems=problems)
-    reloader.poll_s = 0.01
-    following = asyncio.create_task(reloader.follow(lambda *_: None))
-    try:
-        (tmp_path / "pipe").replace(path)
-        await eventually(lambda: "not a regular file" in problems.get("settings", ""))
-        (tmp_path / "new").write_text(yaml.safe_dump(document(())))
-        (tmp_path / "new").replace(path)
-        await eventually(lambda: not problems)
-    finally:
-        await cancel([following])
 
 
 async def test_a_config_map_swap_is_applied_without_a_restart(tmp_path):

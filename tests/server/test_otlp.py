@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -203,16 +202,6 @@ async def test_a_hanging_collector_does_not_delay_the_exit(tmp_path, collector, 
     assert not collector.spans
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 500])
-async def test_refused_spans_are_logged_and_not_resent(tmp_path, collector, quick, status, caplog):
-    collector.status = status
-    async with watched_picker(tmp_path, otlp={"traces": collector.url("traces")}) as (runner, _):
-        asked(runner, 1)
-        await eventually(lambda: bool(logged(caplog)), what="the line")
-        assert str(status) in logged(caplog)[-1]
-        assert collector.requests == 1
-
-
 # -- settings ----------------------------------------------------------------------------------
 
 
@@ -239,24 +228,8 @@ def test_an_invalid_url_is_reported(tmp_path, url, why):
         starting(tmp_path, traces=url)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("OTEL_BSP_MAX_QUEUE_SIZE", "5"), ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "many")],
-)
-async def test_an_invalid_environment_is_reported(tmp_path, monkeypatch, name, value):
-    monkeypatch.setenv(name, value)
-    with pytest.raises(SettingError, match=r"otlp: the environment's OTEL_\*"):
-        starting(tmp_path, traces="http://h/v1/traces").picker.observability.spans.begin()
-
-
 def test_without_the_extra_startup_reports_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "laar.telemetry.tracing", None)
     with pytest.raises(SettingError, match=r"pip install '\.\[otel\]'"):
         starting(tmp_path, traces="http://h/v1/traces")
     starting(tmp_path)  # without traces the extra is not needed
-
-
-def test_opentelemetry_is_imported_only_if_enabled(tmp_path):
-    code = "import sys, laar.server.runner; print('opentelemetry' in str(sys.modules))"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "False"

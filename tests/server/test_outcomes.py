@@ -124,30 +124,6 @@ def believed(decision, model):
     return float(view.probability[[spec.models[0] for spec in specs].index(model)])
 
 
-async def test_a_dishonest_reporter_is_outvoted_by_the_reporters_of_two_tokens(gateway, http):
-    tokens = gateway.directory / "tokens"
-    tokens.write_text(
-        "# who checks answers\ngrader first-token\nreview second-token\n\nshop third-token\n"
-    )
-    runner = await picker(gateway, accuracy={"outcomes_token_file": str(tokens)})
-    truth = {"grader": True, "review": True, "shop": False}
-    for number in range(30):
-        for at, (name, correct) in enumerate(truth.items()):
-            token = ("first", "second", "third")[at]
-            for model in ("a", "b"):
-                decision = ask(runner, f"{name} {number}", model=model)
-                body = {"decision_id": decision.id, "correct": correct}
-                bearer = {"authorization": f"Bearer {token}-token", "x-laar-reporter": "grader"}
-                assert (await post(gateway, http, body, **bearer))[0] == 200
-    page = await get(gateway, http, "/metrics")
-    weights = {
-        name: float(page.split(f'laar_reporter_weight{{reporter="{name}"}} ')[1].split()[0])
-        for name in truth
-    }
-    assert weights["shop"] < 0.3 < 0.9 < min(weights["grader"], weights["review"])
-    assert (await post(gateway, http, {}, authorization="Bearer another"))[0] == 401
-
-
 @pytest.mark.parametrize("text", ["grader short", "a b c", "a other-token"])
 async def test_an_invalid_file_of_reporters_is_refused(gateway, text):
     tokens = gateway.directory / "tokens"
@@ -309,15 +285,6 @@ async def test_reports_need_the_token_if_one_is_set(gateway, http):
     assert "correct-horse" not in await get(gateway, http, "/config")
 
 
-@pytest.mark.parametrize("content", [None, "", "short", "ünicode-token"])
-async def test_a_token_file_without_a_token_is_refused(gateway, content):
-    token_file = gateway.directory / "token"
-    if content is not None:
-        token_file.write_text(content)
-    with pytest.raises(SettingError, match=r"accuracy\.outcomes_token_file.*token"):
-        await picker(gateway, accuracy={"outcomes_token_file": str(token_file)})
-
-
 async def test_without_a_token_only_this_machine_can_report(gateway, http):
     host = "0.0.0.0"
     gateway.members(("127.0.0.1:1", "a"))
@@ -333,22 +300,6 @@ async def test_without_a_token_only_this_machine_can_report(gateway, http):
 
 
 # Retries.
-
-
-async def test_one_report_for_the_last_attempt_settles_the_whole_chain(gateway, http, doubtful):
-    runner = await picker(gateway)
-    first = ask(runner, "q")
-    second = ask(runner, "q", tried=",".join(first.tried))
-    assert (first.model, second.model) == ("a", "b")
-    # A retry alone teaches nothing.
-    assert believed(ask(runner, "other"), "a") == pytest.approx(0.9)
-    await post(gateway, http, {"decision_id": second.id, "correct": True})
-    after = ask(runner, "other")
-    assert believed(after, "a") == pytest.approx(10 * 0.9 / 11, rel=1e-3)
-    assert believed(after, "b") == pytest.approx((10 * 0.8 + 1) / 11, rel=1e-3)
-    assert 'laar_retry_outcomes_total{verdict="taken"} 1.0' in await get(gateway, http, "/metrics")
-    _, late = await post(gateway, http, {"decision_id": first.id, "correct": False})
-    assert late["verdicts"] == ["repeated"]  # the report on the retry included it
 
 
 # Across restarts.
@@ -421,37 +372,6 @@ async def chat(http, url, **headers):
     ) as answer:
         assert answer.status == 200
         return answer.headers
-
-
-@pytest.mark.envoy
-async def test_an_outcome_counts_for_the_model_that_answered_envoys_retry(gateway, http):
-    a, b = await gateway.upstream(), await gateway.upstream()
-    gateway.members((a.address, "a", "auto"), (b.address, "b", "auto"))
-    capability = artifact(gateway.directory / "capability.json", {"a": 0.9, "b": 0.8})
-    slow = {"scrape_interval_s": 60, "probe_interval_s": 600}
-    runner = await gateway.picker(
-        accuracy={"capability": capability}, readings=slow, routing={"k_rtt": 0}
-    )
-    envoy = await gateway.envoy()
-    # A first probe or reading after the stop would exclude the engine, so Envoy would not retry.
-    table, problems = runner.picker.table, runner.picker.problems
-    await eventually(
-        lambda: (
-            all(f"scrape {upstream.address}" in problems for upstream in (a, b))
-            and not any(map(math.isnan, table.rtt_s[:2]))
-        ),
-        what="the first probes and readings",
-    )
-    await a.__aexit__(None, None, None)
-    headers = await chat(http, envoy.url())
-    assert headers["x-laar-endpoint"] == b.address
-    assert (headers["x-laar-model"], headers["x-laar-tried-models"]) == ("b", "b")
-    assert "x-laar-exhausted" not in headers
-    await eventually(lambda: not runner.picker.table.in_flight.any(), what="the release")
-    await post(gateway, http, {"decision_id": headers["x-laar-decision-id"], "correct": False})
-    after = ask(runner)
-    assert believed(after, "a") == pytest.approx(0.9)
-    assert believed(after, "b") == pytest.approx(50 * 0.8 / 51, rel=1e-3)
 
 
 @pytest.mark.envoy

@@ -160,33 +160,3 @@ async def test_the_token_is_asked_for_in_a_form(tmp_path, chromium):
         await browser.type("#token", "let-me-look-please" + ENTER)
         await shows(browser, "#link", "live")
         assert await browser.run("return document.cookie") == ""
-
-
-async def test_the_page_shows_what_another_policy_would_choose(tmp_path, chromium):
-    routing = {"compare": "least-loaded", "compare_share": 1.0}
-    async with (
-        watched_picker(tmp_path, routing=routing) as (runner, url),
-        window(chromium) as browser,
-    ):
-        settle(runner, ask(runner))
-        await browser.open(url)
-        await shows(browser, "#compared", "least-loaded would choose another endpoint for 0 of 1")
-
-
-async def test_in_shadow_mode_the_page_shows_agreement(tmp_path, chromium):
-    async with (
-        watched_picker(tmp_path, routing={"mode": "shadow"}) as (runner, url),
-        window(chromium) as browser,
-    ):
-        for other in (False, True, False, False):
-            decision = ask(runner, shadow=True)
-            address = decision.address
-            if other:
-                address = next(
-                    s.address for s in runner.picker.table.specs() if s.address != address
-                )
-            runner.picker.director.served_by(decision, address, runner.picker.clock())
-            settle(runner, decision)
-        await browser.open(url)
-        await shows(browser, "#about", "shadow")
-        await shows(browser, "#shadow", "Agreed in 3 of 4 (75 %).")

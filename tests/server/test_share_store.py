@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import re
 import time
 from contextlib import AsyncExitStack, suppress
 from hashlib import blake2b
@@ -15,7 +14,6 @@ from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
-from laar.errors import SettingError
 from laar.health import Health, HealthSettings
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
@@ -193,22 +191,6 @@ async def test_a_store_emptied_while_in_use_does_not_separate_pickers(
     )
 
 
-async def test_a_picker_that_starts_with_an_emptied_store_introduces_no_other_key(server, members):
-    """This happens if a node with the store and a picker fails, and both start elsewhere."""
-    await server.start()
-    p = await members(1)
-    await eventually(lambda: p.sharer.connected, what="the connection")
-    p.settle(p.decide("remember me " * 60))
-    server.stop()
-    await eventually(lambda: "share" in p.problems, what="a problem")
-    await asyncio.sleep(2.0)  # by now it retries only once a second
-    await server.start()
-    late = await members(2)
-    await eventually(lambda: len(late.sharer.sharing.peers) == 1, what="the other picker")
-    await eventually(lambda: len(p.sharer.sharing.peers) == 1, what="the new picker")
-    assert p.held("remember me " * 60) > 0.9
-
-
 async def test_pickers_know_each_other_until_one_is_killed(server, members):
     await server.start()
     p, q, r = [await members(n) for n in range(3)]
@@ -310,60 +292,6 @@ async def test_a_full_store_is_a_problem_until_it_has_room(server, members):
     await eventually(lambda: q.in_flight == 1, what="the load")
     p.settle(decision)
     await eventually(lambda: q.in_flight == 0)
-
-
-async def test_a_store_without_room_for_a_snapshot_still_carries_records(
-    server, members, monkeypatch, snapshots_every
-):
-    snapshots_every(1.0)
-    large = b"x" * (8 << 20)
-    monkeypatch.setattr("laar.server.sharing.sharer.snapshot", lambda *_, **__: lambda: large)
-    await server.start()
-    used = (await server.ask("INFO", "memory"))["used_memory"]
-    await server.ask("CONFIG", "SET", "maxmemory", used + (2 << 20))
-    p = await members(1)
-    await eventually(lambda: "share.snapshot" in p.problems, what="a problem")
-    assert "memory" in p.problems["share.snapshot"]
-    await asyncio.sleep(3.0)
-    assert p.sharer.connected
-    assert p.sharer.sharing.lost["interruption"] == 0
-
-
-async def test_wrong_data_in_the_store_stops_no_picker(server, members):
-    await server.start()
-    stream = "laar:{laar}:records"
-    await server.ask("XADD", stream, "*", "b", b"\xff not a batch", "o", "x")
-    await server.ask("XADD", stream, "*", "else", "entirely")
-    await server.ask("SET", "laar:{laar}:snapshot", b"damaged\n{}")
-    p, q = await members(1), await members(2)
-    await server.ask("XADD", stream, "*", "b", b'{"schema":99,"namespace":"laar"}', "o", "y")
-    decision = p.decide()
-    await eventually(lambda: q.in_flight == 1)
-    assert q.sharer.sharing.refused["schema"] == 1
-    p.settle(decision)
-    await server.ask("DEL", stream)
-    await server.ask("SET", stream, "a string")
-    p.decide()
-    await eventually(lambda: "share" in p.problems, what="the problem")
-    await server.ask("DEL", stream)
-    await eventually(lambda: q.in_flight == 1, what="the load")
-    await eventually(lambda: not p.problems, what="the end of the problem")
-
-
-@pytest.mark.parametrize("place", ["9" * 14 + "-0", "9" * 5000 + "-0", "{last_ms}-" + "9" * 25])
-async def test_a_picker_receives_despite_a_wrong_position_in_a_snapshot(
-    server, members, place, caplog
-):
-    await server.start()
-    p = await members(1)
-    ((last, _),) = await server.ask("XREVRANGE", "laar:{laar}:records", "+", "-", "COUNT", 1)
-    place = place.format(last_ms=last.decode().partition("-")[0])
-    write = snapshot(p.sharer.sharing, time.monotonic(), with_key=False, place=place)
-    await server.ask("SET", "laar:{laar}:snapshot", write())
-    q = await members(2)
-    p.decide()
-    await eventually(lambda: q.in_flight == 1, what="the load")
-    assert not caplog.records
 
 
 async def test_only_pickers_with_the_same_namespace_and_secret_share(server, members, tmp_path):
@@ -539,33 +467,6 @@ async def test_a_large_snapshot_does_not_separate_a_picker_from_the_others(
     await wire.cut()
 
 
-class Ahead(Wire):
-    """A store whose clock was ahead when the picker started, and was set right since then."""
-
-    by_s = 3600
-
-    async def _changed(self, data):
-        return re.sub(rb"^(\*2\r\n\$10\r\n)(\d{10})\r", self._moved, data)
-
-    def _moved(self, answer):
-        return b"%b%d\r" % (answer[1], int(answer[2]) + self.by_s)
-
-
-@pytest.mark.parametrize("by_s", [10, 3600, -3600])
-async def test_a_corrected_store_clock_does_not_separate_pickers(server, members, tmp_path, by_s):
-    """Records could seem older than the lease, or older than the store's history."""
-    await server.start()
-    wire = Ahead(server.socket, tmp_path / "wire")
-    wire.by_s = by_s
-    await wire.heal()
-    p, q = [await members(number, url=wire.url) for number in (1, 2)]
-    decision = p.decide("remember me " * 60)
-    await eventually(lambda: q.in_flight == 1, what="the load")
-    p.settle(decision)
-    await eventually(lambda: q.in_flight == 0 and q.held("remember me " * 60) > 0.9)
-    await wire.cut()
-
-
 async def test_a_picker_without_a_store_starts_from_its_own_snapshot(tmp_path):
     share = Share(snapshot_file=tmp_path / "snapshot")
     text = "remember me " * 60
@@ -654,9 +555,3 @@ def test_store_urls_are_validated(url, is_one):
         return
     with pytest.raises(ValueError, match=r"redis://HOST|Port out of range"):
         Share(url=url)
-
-
-def test_a_short_secret_is_refused(tmp_path):
-    (tmp_path / "secret").write_text("short")
-    with pytest.raises(SettingError, match="16 bytes"):
-        secret_of(Share(secret_file=tmp_path / "secret"))

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from annotated_types import Ge, Gt, Le, Lt
 
-from laar.context.settings import ContextSettings, Delimiters
+from laar.context.settings import ContextSettings
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings, Enforcement
 from laar.errors import SettingError
@@ -89,13 +89,6 @@ def test_every_setting_of_a_feature_can_be_set_in_the_file():
         changed = dict(values(after[name]))
         same = {key for key, value in values(part) if changed[key] == value}
         assert same - NO_KEY <= {"policy"}
-
-
-def test_a_list_of_dataclasses_reaches_the_feature():
-    made = {"name": "a", "delimiters": [{"item": "#{n} ", "after": "END"}], "relabel": True}
-    hook = ContextRoute.model_validate(made).hook
-    assert hook.delimiters == (Delimiters(item="#{n} ", after="END"),)
-    assert hook.relabel is True
 
 
 @pytest.mark.parametrize("mode", ["on", "off", "observe"])

@@ -10,7 +10,7 @@ import yaml
 
 from laar.errors import SettingError
 from laar_lab.kv_lookup import queries
-from laar_lab.sim.answers import NO_QUESTION, AccuracySurface, Answerer
+from laar_lab.sim.answers import AccuracySurface, Answerer
 
 SURFACE = AccuracySurface.load()
 
@@ -79,20 +79,6 @@ def test_a_wrong_answer_is_the_key_if_there_is_no_other_value() -> None:
         }
     )
     assert Answerer(wrong, "m").answer(one_pair) == f"The value is {query.key}."
-
-
-def test_other_prompts_get_a_short_fixed_answer() -> None:
-    answers = {Answerer(SURFACE, model).answer("hello") for model in SURFACE.models}
-    assert answers == {NO_QUESTION}
-
-
-def test_speeds_and_answer_lengths_come_from_the_file() -> None:
-    answerer = Answerer(SURFACE, "granite-3.1-8b")
-    assert answerer.seconds_per_token == 1.30e-4
-    assert answerer.decode_s_per_token == 0.019
-    assert answerer.answer_tokens == 48
-    with pytest.raises(SettingError, match="phi3-mini"):
-        Answerer(SURFACE, "gpt")
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import numpy as np
-import orjson
 import pytest
 import pytest_asyncio
-from sim_endpoint import FAST, Running, events, running
+from sim_endpoint import Running, events, running
 
-from laar_lab.kv_lookup import queries
-from laar_lab.sim.answers import AccuracySurface
 from laar_lab.tokens import count_tokens
 from support import eventually
 
@@ -68,32 +65,7 @@ async def test_a_distant_endpoint_answers_a_round_trip_later() -> None:
             assert asyncio.get_running_loop().time() - began >= 0.3
 
 
-async def test_there_is_no_usage_chunk_unless_requested(sim: Running) -> None:
-    stream = await sim.http.post("/v1/chat/completions", json={**CHAT, "stream": True})
-    *chunks, _ = events(stream.text)
-    assert all(chunk["choices"] and "usage" not in chunk for chunk in chunks)
-
-
-async def test_the_headers_of_a_stream_arrive_long_before_its_first_token() -> None:
-    """At real speed this prompt takes ten seconds to prefill."""
-    async with running(fleet_model="phi3-medium", time_scale=1.0) as slow:
-        body = {**CHAT, "messages": [{"role": "user", "content": "x" * 240_000}], "stream": True}
-        async with slow.http.stream("POST", "/v1/chat/completions", json=body) as stream:
-            assert stream.status_code == 200
-            assert await slow.metric("vllm:time_to_first_token_seconds_count") == 0
-
-
 # The other routes that generate text.
-
-
-async def test_completions_accept_text_or_ids_and_default_to_sixteen_tokens(sim: Running) -> None:
-    text = await sim.openai.completions.create(model="auto", prompt="Once upon a time")
-    ids = await sim.openai.completions.create(model="auto", prompt=[5, 6, 7])
-    assert text.usage is not None
-    assert ids.usage is not None
-    assert text.usage.completion_tokens == 16
-    assert ids.usage.prompt_tokens == 3
-    assert text.model == ids.model == "sim"
 
 
 async def test_a_text_and_its_ids_share_the_prefix_cache(sim: Running) -> None:
@@ -218,53 +190,7 @@ async def test_a_repeated_prompt_is_cached_up_to_its_last_full_block(sim: Runnin
     assert cached == [0, 48, 0]
 
 
-async def test_the_next_turn_finds_prompt_and_answer_in_the_cache(sim: Running) -> None:
-    turn = [{"role": "user", "content": "Tell me more. " * 20}]
-    first = await sim.openai.chat.completions.create(model="sim", messages=turn, max_tokens=50)
-    assert first.usage is not None
-    turn.append({"role": "assistant", "content": first.choices[0].message.content or ""})
-    turn.append({"role": "user", "content": "And more."})
-    second = await sim.openai.chat.completions.create(model="sim", messages=turn, max_tokens=5)
-    assert second.usage is not None
-    assert second.usage.prompt_tokens_details is not None
-    cached = second.usage.prompt_tokens_details.cached_tokens or 0
-    assert first.usage.prompt_tokens < cached <= first.usage.total_tokens
-
-
-async def test_tools_are_part_of_the_prompt(sim: Running) -> None:
-    tools = [{"type": "function", "function": {"name": "look_up"}}]
-    bare = await sim.openai.chat.completions.create(**CHAT)
-    tooled = await sim.openai.chat.completions.create(**CHAT, tools=tools)  # type: ignore[arg-type]
-    assert bare.usage is not None
-    assert tooled.usage is not None
-    added = f"<|tools|>\n{orjson.dumps(tools).decode()}\n"
-    longer = count_tokens(f"{added}<|user|>\nHello there\n<|assistant|>\n")
-    assert tooled.usage.prompt_tokens == longer > bare.usage.prompt_tokens
-
-
-async def test_a_fleet_model_is_correct_or_wrong_according_to_its_surface() -> None:
-    surface = AccuracySurface.load()
-    asked = queries(lengths_tokens=(4096,), languages=("en", "ja"), per_cell=15)
-    async with running(fleet_model="phi3-medium", time_scale=FAST) as sim:
-        for query in asked:
-            answer = await sim.openai.chat.completions.create(
-                model="sim", messages=[{"role": "user", "content": query.prompt}]
-            )
-            found = query.answer in (answer.choices[0].message.content or "")
-            expected = surface.is_correct("phi3-medium", query.key, query.language, 4096)
-            assert found == expected
-            assert answer.usage is not None
-            assert answer.usage.completion_tokens == surface.answer_tokens
-
-
 # The other routes.
-
-
-async def test_models_lists_every_name_with_the_root(sim: Running) -> None:
-    listed = (await sim.http.get("/v1/models")).json()["data"]
-    assert [model["id"] for model in listed] == ["sim", "auto"]
-    assert {model["root"] for model in listed} == {"sim"}
-    assert {model["max_model_len"] for model in listed} == {1000}
 
 
 async def test_health_ping_version_and_event_sources_are_served(sim: Running) -> None:
@@ -273,19 +199,6 @@ async def test_health_ping_version_and_event_sources_are_served(sim: Running) ->
     assert (await sim.http.post("/ping")).content == b""
     assert (await sim.http.get("/version")).json()["version"].startswith("0.32")
     assert (await sim.http.get("/kv_event_sources")).json() == []
-
-
-async def test_load_counts_a_request_on_arrival_and_metrics_after_an_iteration() -> None:
-    async with running(time_scale=1.0) as sim:
-        body = {"prompt": "a", "max_tokens": 2000, "stream": True}
-        async with sim.http.stream("POST", "/v1/completions", json=body):
-            assert (await sim.http.get("/load")).json() == {"server_load": 1}
-
-            async def shown() -> bool:
-                return await sim.metric("vllm:num_requests_running") == 1
-
-            await eventually(shown)
-        await eventually(lambda: sim.endpoint.serving.active == 0)
 
 
 async def test_a_client_that_disconnects_frees_the_engine() -> None:

@@ -147,18 +147,3 @@ async def test_a_crash_restarts_the_batch_numbers() -> None:
         await complete(sim, list(range(40)))
         number, (stored,) = await batch(subscriber)
         assert (number, len(stored["block_hashes"])) == (0, 2)
-
-
-async def test_an_answer_is_cached_too_and_its_blocks_have_tokens() -> None:
-    """The last blocks are reported one iteration after the end of the job."""
-    async with publishing() as (sim, source), subscribed(sim, source) as subscriber:
-        body = {"prompt": "p" * 96, "max_tokens": 593}
-        await sim.http.post("/v1/completions", json=body)
-        await complete(sim, list(range(40)))
-        stored: list[dict[str, Any]] = []
-        while not any(event["token_ids"][0] == 0 for event in stored):
-            stored += (await batch(subscriber))[1]
-        blocks = [event for event in stored if event["token_ids"][0] != 0]
-        # Of the 16 + 593 tokens the last is never computed; the one before fills the last block.
-        assert sum(len(event["block_hashes"]) for event in blocks) == 608 // 16
-        assert all(len(e["token_ids"]) == 16 * len(e["block_hashes"]) for e in blocks)

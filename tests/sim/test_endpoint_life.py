@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import signal
 import socket
-import subprocess
-import sys
-import time
 
 import httpx
 import pytest
@@ -35,19 +31,6 @@ async def streaming(sim: Running, body: dict[str, object]) -> asyncio.Task[str]:
 
 
 # Shutdown.
-
-
-async def test_a_shutdown_ends_streams_with_an_error_and_done() -> None:
-    async with running(time_scale=1.0) as sim:
-        task = await streaming(sim, LONG)
-        sim.endpoint.shut_down()
-        *chunks, error, done = events(await task)
-        assert done == "[DONE]"
-        assert error["error"]["code"] == 500
-        assert all(chunk["choices"][0]["finish_reason"] is None for chunk in chunks)
-        await sim.endpoint.wait()
-        with pytest.raises(httpx.ConnectError):
-            await sim.http.get("/health")
 
 
 async def test_a_shutdown_with_a_timeout_lets_streams_end_and_refuses_the_rest() -> None:
@@ -120,27 +103,6 @@ async def test_an_internal_error_of_the_engine_ends_the_endpoint() -> None:
 
 
 # The process.
-
-
-def test_sigterm_ends_the_process_gracefully() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    program = (
-        "from laar_lab.sim.endpoint import EndpointSettings, run;"
-        f"run(EndpointSettings(model='sim', port={port}))"
-    )
-    with subprocess.Popen([sys.executable, "-c", program]) as process:
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
-                break
-            except httpx.ConnectError:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
 
 
 async def test_a_port_in_use_and_an_invalid_profile_are_reported() -> None:

@@ -66,31 +66,3 @@ def test_an_independent_parser_reads_every_value() -> None:
     assert read["vllm:request_success_total", (*own[:1], ("finished_reason", "stop"), own[1])] == 1
     rejections = ("vllm:admission_rejections_total", (own[1], ("reason", "max_num_queued_reqs")))
     assert read[rejections] == 0
-
-
-def test_buckets_are_cumulative_and_end_at_the_count() -> None:
-    read = samples(filled().page(LOAD))
-    buckets: dict[str, list[tuple[float, float]]] = {}
-    for (name, labels), value in read.items():
-        if name.endswith("_bucket"):
-            bound = float(dict(labels)["le"])
-            buckets.setdefault(name.removesuffix("_bucket"), []).append((bound, value))
-    assert len(buckets) == 14
-    for name, pairs in buckets.items():
-        counts = [count for _, count in sorted(pairs)]
-        assert counts == sorted(counts)
-        total = next(v for (n, _), v in read.items() if n == f"{name}_count")
-        assert counts[-1] == total
-    # The first token took 0.6 s: above the 0.5 s bucket, within the 0.75 s one.
-    ttft = dict(buckets["vllm:time_to_first_token_seconds"])
-    assert (ttft[0.5], ttft[0.75]) == (0, 1)
-
-
-def test_a_histogram_includes_values_after_the_last_scrape() -> None:
-    """The text of a histogram is cached between scrapes; an observation must invalidate it."""
-    metrics = filled()
-    first = metrics.page(LOAD)
-    metrics.next_tokens(5, 0.03)
-    own = (("engine", "0"), ("model_name", "sim"))
-    assert samples(first)["vllm:inter_token_latency_seconds_count", own] == 9
-    assert samples(metrics.page(LOAD))["vllm:inter_token_latency_seconds_count", own] == 14

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from laar.errors import SettingError
 from laar_lab.sim.engine import LinearCost, RooflineCost, Work, load_hardware, load_model
-from laar_lab.sim.engine.roofline import KV_GROUP_TOKENS
 
 H100 = load_hardware("h100")
 LLAMA = load_model("llama-3-8b")
@@ -26,24 +24,6 @@ def decodes(count: int, context: int) -> Work:
     work = Work()
     work.add_decodes(count, context)
     return work
-
-
-def test_large_chunks_are_compute_bound() -> None:
-    """Without attention, the seconds per token tend to 2 * parameters / FLOP/s."""
-    tokens = 20_000
-    cost = RooflineCost(H100, LLAMA)
-    roof_s = 2 * LLAMA.parameters * tokens / (H100.bf16_flops * H100.linear_efficiency)
-    attention_s = cost.attention_s(chunk(tokens, 0))
-    assert cost.stage_s(chunk(tokens, 0)) - attention_s == pytest.approx(roof_s, rel=0.01)
-
-
-def test_a_single_decode_is_memory_bound() -> None:
-    """A lone decode reads the weights once and its own KV once."""
-    bandwidth = H100.bandwidth_bytes_s * H100.memory_efficiency
-    read = LLAMA.parameters * 2 + 50_000 * 2 * 32 * 8 * 128 * 2
-    cost = RooflineCost(H100, LLAMA)
-    expected = read / bandwidth + H100.step_overhead_s
-    assert cost.stage_s(decodes(1, 49_999)) == pytest.approx(expected)
 
 
 def test_attention_counts_each_query_and_key_pair() -> None:
@@ -81,42 +61,6 @@ def test_the_linear_decode_cost_matches_the_cost_of_decodes(
         work = decodes(count, context)
         base, slope = cost.decode_line(count)
         assert base + slope * work.decode_context == pytest.approx(cost.stage_s(work))
-
-
-def test_the_linear_cost_equals_laars() -> None:
-    """Each uncached token takes c(m) seconds, and each decoding iteration a constant."""
-    cost = LinearCost(seconds_per_token=1.3e-4, decode_s_per_token=0.019)
-    assert cost.stage_s(chunk(4096, 0)) == pytest.approx(4096 * 1.3e-4)
-    assert cost.stage_s(decodes(5, 4096)) == pytest.approx(0.019)
-    mixed = chunk(100, 0)
-    mixed.add_decodes(1, 10)
-    assert cost.stage_s(mixed) == pytest.approx(0.013 + 0.019)
-
-
-def test_expert_weights_are_read_only_if_a_token_chose_them() -> None:
-    """One token reads the active parameters; a large batch reads them all."""
-    cost = RooflineCost(H100, replace(MOE, linear_efficiency=1.0))
-    bandwidth = H100.bandwidth_bytes_s * H100.memory_efficiency
-    assert cost.linear_s(1) == pytest.approx(MOE.active_parameters / bandwidth)
-    assert cost.linear_s(200) == pytest.approx(MOE.parameters / bandwidth, rel=0.01)
-
-
-def test_tensor_parallel_divides_the_work_and_adds_collectives() -> None:
-    one, eight = (RooflineCost(H100, LLAMA, tensor=degree) for degree in (1, 8))
-    work = chunk(4096, 100_000)
-    part = (one.stage_s(work) - H100.step_overhead_s) / 8
-    latency_s = 2 * LLAMA.layers * H100.link_latency_s
-    traffic_s = 2 * LLAMA.layers * 4096 * LLAMA.hidden * 2 * 2 * 7 / 8 / H100.link_bytes_s
-    expected = part + H100.step_overhead_s + latency_s + traffic_s
-    assert eight.stage_s(work) == pytest.approx(expected)
-
-
-def test_kv_groups_are_added_as_the_context_grows() -> None:
-    cost = RooflineCost(H100, LLAMA, tensor=8, kv_parallel=4)
-    deep = [cost.kv_groups(groups * KV_GROUP_TOKENS) for groups in range(6)]
-    assert deep == [1, 2, 3, 4, 4, 4]
-    spread = cost.attention_s(chunk(512, 2_000_000, 4))
-    assert spread == pytest.approx(cost.attention_s(chunk(512, 2_000_000)) / 4)
 
 
 def test_kv_memory_is_what_the_weights_leave_free() -> None:

@@ -59,32 +59,6 @@ def test_all_times_grow_linearly_with_running_requests(together: int, merge: boo
         assert seen == pytest.approx([factor * s for s in alone_s(500, 20)])
 
 
-def test_a_new_request_slows_the_remainder_of_the_others() -> None:
-    """Half of the first prompt runs alone, the rest in parallel with the second."""
-    timings = drive(engine(), [job("a", 0.0, 980, 1), job("b", 0.5, 5000, 1)])
-    factor = 1 + (FACTOR - 1) / (SLOTS - 1)
-    assert timings["a"].end_s == pytest.approx(0.5 + 0.5 * factor)
-    left_s = alone_s(5000, 1)[0] - 0.5
-    assert timings["b"].end_s == pytest.approx(0.5 + 0.5 * factor + left_s)
-
-
-def test_beyond_the_slots_requests_are_served_in_order_of_arrival() -> None:
-    jobs = [job(str(i), i * 1e-3, 1000, 5) for i in range(3 * SLOTS)]
-    timings = drive(engine(), jobs)
-    firsts = [timings[str(i)].first_token_s for i in range(len(jobs))]
-    assert firsts == sorted(firsts)
-    assert firsts[SLOTS] > min(timings[str(i)].end_s for i in range(SLOTS))
-
-
-def test_a_prompt_is_cached_from_the_moment_it_begins() -> None:
-    blocks = list(range(100))
-    jobs = [job("a", 0.0, 1600, 2, blocks=blocks), job("b", 0.001, 1600, 2, blocks=blocks)]
-    timings = drive(engine(), jobs)
-    assert timings["a"].cached_tokens == 0
-    assert timings["b"].cached_tokens == 99 * 16, "the last token is always computed"
-    assert timings["b"].end_s < timings["a"].end_s
-
-
 loads = st.lists(
     st.tuples(
         st.floats(0, 5),
@@ -162,16 +136,6 @@ def test_a_prompt_without_room_is_refused_if_configured() -> None:
     with pytest.raises(RequestError):
         full.submit(job("second", 0.0, 900))
     full.submit(job("small", 0.0, 100))
-
-
-def test_a_restart_loses_jobs_and_cache() -> None:
-    target = engine(max_num_seqs=1)
-    target.submit(job("a", 0.0, 160, 5, blocks=range(10)))
-    target.submit(job("b", 0.0, 160, 5))
-    target.step(0.0)
-    assert target.restart() == ("a", "b")
-    assert target.step(1.0) is None
-    assert drive(target, [job("c", 2.0, 160, 1, blocks=range(10))])["c"].cached_tokens == 0
 
 
 def test_the_profile_is_the_published_engine_and_can_be_slowed() -> None:

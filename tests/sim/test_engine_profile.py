@@ -44,28 +44,6 @@ def test_every_profile_builds_an_engine(name: str) -> None:
     assert build_engine(profile).step(0.0) is None
 
 
-@pytest.mark.parametrize("name", ["a100", "h100", "l40s"])
-def test_hardware_has_positive_constants(name: str) -> None:
-    assert load_hardware(name).bf16_flops > 1e14
-
-
-@pytest.mark.parametrize(
-    "name", ["qwen2.5-7b", "qwen2.5-14b", "llama-3-8b", "llama-3-70b", "qwen3.5-35b-a3b"]
-)
-def test_attention_shapes_are_consistent(name: str) -> None:
-    model = load_model(name)
-    assert model.heads % model.kv_heads == 0
-    assert model.active_parameters <= model.parameters
-
-
-def test_a_missing_constant_is_reported_with_its_file(data: Path) -> None:
-    spoil(data / FILES[0], "a100", None, without="bandwidth_bytes_s")
-    with pytest.raises(SettingError, match=r"engine-hardware.yaml: a100: `bandwidth_bytes_s` is m"):
-        load_hardware("a100", data)
-    with pytest.raises(SettingError, match="bandwidth_bytes_s"):
-        load_profile("qwen2.5-7b-a100", data)
-
-
 @pytest.mark.parametrize(
     ("file", "entry", "change", "message"),
     [

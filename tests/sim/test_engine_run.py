@@ -11,12 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.errors import RequestError
 from laar_lab.sim.engine import (
     CostModel,
     EngineSettings,
     Job,
-    KvEvent,
     LinearCost,
     RooflineCost,
     SimulatedEngine,
@@ -89,12 +87,6 @@ def test_waits_for_one_slot_match_an_mg1_queue() -> None:
 
 
 # One job alone.
-
-
-def test_a_lone_job_takes_its_prefill_and_its_decodes() -> None:
-    timing = drive(engine(), [job("a", 1.0, 5000, 100)])["a"]
-    assert timing.first_token_s == pytest.approx(1.0 + 5000 * PREFILL_S)
-    assert timing.end_s == pytest.approx(timing.first_token_s + 99 * DECODE_S)
 
 
 @pytest.mark.parametrize(("stages", "chunks"), [(1, 7), (2, 7), (4, 20), (8, 3)])
@@ -307,15 +299,6 @@ def test_priority_orders_the_queue_but_not_a_running_prefill() -> None:
     assert done == ["blocker", "B", "C", "D", "A"]
 
 
-def test_the_least_important_request_is_preempted() -> None:
-    target = engine(num_blocks=11, scheduler="priority")
-    target.submit(job("low", 0.0, 64, 60, priority=9))
-    target.submit(job("high", 0.0, 64, 60))
-    done = [gain.job_id for _, step in run_out(target) for gain in step.progress if gain.finished]
-    assert done == ["high", "low"]
-    assert target.load().preemptions == 1
-
-
 def test_prefill_first_scheduling_starves_decodes() -> None:
     """SGLang's order prefills new requests before running ones get their next token."""
     gaps = {}
@@ -342,66 +325,3 @@ def test_without_preemption_a_short_request_waits_for_a_full_long_prefill() -> N
     timings = drive(target, jobs)
     assert timings["short"].first_token_s == pytest.approx(100 + 200 * PREFILL_S)
     assert timings["too"].first_token_s == timings["short"].first_token_s
-
-
-# Drivers, refusals, restarts.
-
-
-def test_cutting_a_stretch_ends_it_with_the_current_iteration() -> None:
-    target = engine()
-    target.submit(job("a", 0.0, 100, 100))
-    first = target.step(0.0, math.inf)
-    assert first is not None
-    start = first.duration_s
-    stretch = target.step(start, math.inf)
-    assert stretch is not None
-    assert stretch.progress[0].tokens == 99
-    shorter = target.cut(start + 2.5 * DECODE_S)
-    assert shorter is not None
-    assert shorter.progress[0].tokens == 3
-    assert shorter.duration_s == pytest.approx(0.5 * DECODE_S)
-    # Only the current iteration is left, which cannot be cut.
-    assert target.cut(start + 2.6 * DECODE_S) is None
-
-
-@pytest.mark.parametrize(
-    ("odd", "status"),
-    [
-        (job("new", 0.0, 0), 400),
-        (job("new", 0.0, 5, 0), 400),
-        (job("known", 0.0, 5), 400),
-        (job("new", 0.0, 150, 11), 400),
-    ],
-)
-def test_impossible_jobs_are_refused(odd: Job, status: int) -> None:
-    target = engine(num_blocks=10)
-    target.submit(job("known", 0.0, 5))
-    with pytest.raises(RequestError) as caught:
-        target.submit(odd)
-    assert caught.value.status == status
-
-
-def test_a_restart_loses_jobs_and_cache() -> None:
-    target = engine(max_num_seqs=1, kv_events=True)
-    for name in "ab":
-        target.submit(job(name, 0.0, 160, 50, blocks=tuple(range(10))))
-    assert target.step(0.0) is not None
-    assert sorted(target.restart()) == ["a", "b"]
-    ((_, told),) = run_out(target, 1.0)
-    assert (told.duration_s, told.events) == (0.0, (KvEvent("cleared"),))
-    assert target.load().kv_usage == 0
-    target.submit(job("a", 2.0, 161, blocks=tuple(range(10))))
-    (_, step), *_ = run_out(target, 2.0)
-    assert step.progress[0].cached_tokens == 0
-
-
-def test_jitter_depends_on_the_seed_and_keeps_the_mean() -> None:
-    def ends(seed: int) -> list[float]:
-        values = EngineSettings(num_blocks=1000, step_jitter=0.2)
-        target = SimulatedEngine(LINEAR, values, random.Random(seed))
-        jobs = [job(str(index), 10.0 * index, 1000) for index in range(400)]
-        return [timing.ttft_s for timing in drive(target, jobs).values()]
-
-    assert ends(1) == ends(1)
-    assert ends(1) != ends(2)
-    assert sum(ends(1)) / 400 == pytest.approx(0.1 * math.exp(0.02), rel=0.03)

@@ -138,24 +138,3 @@ def test_a_long_prefill_with_slack_yields_its_share() -> None:
         timings = drive(engine(A100, SlackSettings(multi_prefill=multi)), jobs)
         mean[multi] = sum(timings[str(index)].ttft_s for index in range(5)) / 5
     assert mean[True] < 0.5 * mean[False]
-
-
-def test_a_blocked_urgent_prompt_is_not_overtaken_forever() -> None:
-    """A prompt that needs most of the memory gets it despite a stream of short ones."""
-    target = engine(LINEAR, blocks=700)
-    shorts = [job(f"s{index}", 0.05 * index, 600, 40, objective_s=50.0) for index in range(400)]
-    jobs = sorted([*shorts, job("big", 0.5, 10_000, objective_s=2.0)], key=lambda j: j.arrival_s)
-    timings = drive(target, jobs)
-    assert timings["big"].ttft_s < 5.0
-    assert target.load().preemptions == 0
-
-
-def test_a_cached_prefix_counts_as_done() -> None:
-    """Cached tokens cost no time."""
-    chat = tuple(range(600))
-    target = engine(A100)
-    first = Job(id="a", arrival_s=0.0, prompt_tokens=9600, output_tokens=1, blocks=chat)
-    again = Job(id="b", arrival_s=9.0, prompt_tokens=9600, output_tokens=1, blocks=chat)
-    timings = drive(target, [first, again])
-    assert timings["b"].cached_tokens == 9584
-    assert timings["b"].ttft_s < 0.2 * timings["a"].ttft_s

@@ -65,17 +65,6 @@ def test_measurements_from_the_model_itself_are_fitted_exactly() -> None:
         assert ours == pytest.approx(true, rel=0.1), name
 
 
-def test_cache_hits_and_concurrent_requests_change_predictions() -> None:
-    first, _, _, whole = check_points(LONGEST)["cached share"]
-    assert predict(TRUE, first).cached_tokens == 1024
-    assert predict(TRUE, whole).cached_tokens == LONGEST - 32, "the last block is always computed"
-    assert predict(TRUE, whole).ttft_s[0] < predict(TRUE, first).ttft_s[0] / 5
-    four = check_points(LONGEST)["batching"][1]
-    ttft_s = predict(TRUE, four).ttft_s
-    assert len(ttft_s) == 4
-    assert ttft_s[-1] > 2.5 * ttft_s[0]
-
-
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Iterator[str]:
     """Run a simulated endpoint with the profile `TRUE` in a thread; yield its URL."""
@@ -108,14 +97,13 @@ def endpoint(tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_measuring_an_endpoint_recovers_its_profile(endpoint: str, tmp_path: Path) -> None:
-    out, data, plot = tmp_path / "own.yaml", tmp_path / "own.json", tmp_path / "own.png"
+    out, data = tmp_path / "own.yaml", tmp_path / "own.json"
     told = ["fit-engine", endpoint, "--longest", str(LONGEST), "--max-num-batched-tokens", "1024"]
     told += ["--repeat", "1", "--out", str(out), "--json", str(data)]
-    ran = RUN.invoke(app, ["lab", *told, "--plot", str(plot)])
+    ran = RUN.invoke(app, ["lab", *told])
     missed = "NOT held" in ran.output
     # If the model does not hold, that is due to other work on the machine.
     assert ran.exit_code == (3 if missed else 0), ran.output
-    assert plot.read_bytes().startswith(b"\x89PNG")
     found = [row[3] for row in json.loads(data.read_bytes())["tables"][1]["rows"]]
     assert {1024, 2048, 3072, LONGEST - 32} <= set(found), "earlier prompts are found in the cache"
     fitted = load_profile(str(out))
@@ -131,21 +119,6 @@ def test_measuring_an_endpoint_recovers_its_profile(endpoint: str, tmp_path: Pat
     fleet = tmp_path / "fleet.yaml"
     fleet.write_text("endpoints: [{name: a, profile: own.yaml}]")
     assert read_fleet(fleet).sites()[0].engine == fitted
-
-
-@pytest.mark.parametrize(
-    ("told", "says"),
-    [
-        (["http://127.0.0.1:1"], "is it running"),
-        (["http://127.0.0.1:1", "--out", "engine.json"], "must end in .yaml"),
-        (["http://127.0.0.1:1", "--out", "/nowhere/engine.yaml"], "no directory"),
-        (["http://127.0.0.1:1", "--key-env", "LAAR_NO_SUCH_KEY"], "LAAR_NO_SUCH_KEY"),
-    ],
-)
-def test_an_impossible_measurement_exits_2_with_a_message(told: list[str], says: str) -> None:
-    ran = RUN.invoke(app, ["lab", "fit-engine", *told])
-    assert ran.exit_code == 2
-    assert says in ran.stderr
 
 
 def test_requests_from_other_clients_are_reported(endpoint: str) -> None:

@@ -67,18 +67,6 @@ def test_a_fallback_serves_the_request_of_an_engine_that_crashes() -> None:
     assert not fleet.director.table.in_flight.any()
 
 
-@pytest.mark.parametrize("fallbacks", [0, 2])
-def test_a_truncated_answer_has_failed(fallbacks: int) -> None:
-    fleet, ended = fleet_of(FleetSettings(fallbacks=fallbacks)), list[Exchange]()
-    sent = ask(fleet, 1, ended)
-    # After 1 s of prefill, in the middle of 0.5 s of answer.
-    fleet.clock.at(1.2, fleet.host(sent.decision.address).stop)
-    fleet.clock.run()
-    assert [each.status for each in ended] == [503]
-    assert not sent.failed
-    assert not fleet.director.table.in_flight.any()
-
-
 def test_an_endpoint_that_refuses_is_excluded_soon_and_returns() -> None:
     fleet, ended = fleet_of(), list[Exchange]()
     fleet.host("a").stop()

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import random
-import tracemalloc
 from array import array
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.core.roundtrip import smooth_rtt
-from laar.errors import SettingError
 from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost
 from laar_lab.sim.fleet import (
     Arrival,
@@ -22,11 +17,9 @@ from laar_lab.sim.fleet import (
     Conversation,
     Exchange,
     FleetSettings,
-    Link,
     LinkProfile,
     Prompt,
     Site,
-    VirtualClock,
     VirtualFleet,
     converse,
     replay_open,
@@ -72,14 +65,6 @@ def test_a_lone_request_takes_its_round_trip_plus_prefill_plus_decoding() -> Non
     assert seen.latency_s == pytest.approx(0.2 + 100 * PREFILL_S + 4 * DECODE_S)
 
 
-def test_all_reservations_are_released() -> None:
-    fleet = VirtualFleet(sites(3, jitter=0.3), FleetSettings(policy="gorgo"), seed=1)
-    assert len(collected(fleet, arrivals(60, 0.01))) == 60
-    table = fleet.director.table
-    for column in (table.in_flight, table.queued_tokens, table.prefill_tokens):
-        assert not column.any()
-
-
 @pytest.mark.parametrize("at_s", [0.01, 0.2, 0.3, 1.13, 1.3])
 def test_a_cancelled_request_frees_its_engine_and_its_reservation(at_s: float) -> None:
     """It is cancelled in transit, in the queue, during its prefill and while it decodes."""
@@ -108,14 +93,6 @@ def test_a_cancelled_request_frees_its_engine_and_its_reservation(at_s: float) -
         assert not column.any()
 
 
-def test_a_refused_request_ends_with_its_status_and_no_cache_entry() -> None:
-    fleet = VirtualFleet(sites(1), FleetSettings(), seed=0)
-    ended = collected(fleet, [Arrival(at_s=0.0, prompt=prompt(tokens=20_000))])
-    assert [exchange.status for exchange in ended] == [400]
-    again = collected(fleet, arrivals(1, 0.0))
-    assert again[0].decision.uncached_tokens == pytest.approx(100)
-
-
 def test_a_scrape_is_as_old_as_its_return_trip() -> None:
     fleet = VirtualFleet(sites(1, rtt_s=0.4), FleetSettings(scrape_interval_s=1.0), seed=0)
     reads = []
@@ -132,14 +109,6 @@ def test_a_scrape_is_as_old_as_its_return_trip() -> None:
         assert running == (1 if 1.0 <= made < 6.0 else 0), (now, running)
     gaps = np.diff([now for now, _ in reads])
     np.testing.assert_allclose(gaps, 1.0)
-
-
-def test_probes_use_the_production_smoothing() -> None:
-    fleet = VirtualFleet(sites(1, jitter=0.2), FleetSettings(probe_interval_s=1.0), seed=3)
-    twin = Link(LinkProfile(rtt_s=0.1, jitter=0.2), random.Random("3/link e0:80"))
-    draws = random.Random("3/probe e0:80")
-    expected = smooth_rtt(float("nan"), twin.rtt_s(0.0, draws.gauss(0.0, 1.0)))
-    assert fleet.director.table.rtt_s[0] == pytest.approx(expected)
 
 
 def test_beyond_the_cap_requests_wait_and_the_schedule_is_not_read_further() -> None:
@@ -162,40 +131,6 @@ def test_beyond_the_cap_requests_wait_and_the_schedule_is_not_read_further() -> 
     assert max(ahead) <= 5, "four in flight, and one that waits"
     assert late[0] == 0.0
     assert late[-1] > 1.0
-
-
-@pytest.mark.slow
-def test_a_schedule_of_any_length_takes_no_more_memory_once_caches_are_full() -> None:
-    held: list[int] = []
-
-    def schedule() -> Iterator[Arrival]:
-        for number in range(2_000):
-            if number in (500, 1_999):
-                held.append(tracemalloc.get_traced_memory()[0])
-            blocks = spread(number << 20, 93)  # all prompts differ
-            yield Arrival(
-                at_s=0.2 * number,
-                prompt=Prompt(prompt_tokens=1500, output_tokens=20, blocks=blocks),
-                session=f"session-{number}",
-            )
-
-    described = sites(3)
-    small = replace(described[0].engine.settings, num_blocks=2_000)
-    engine = replace(described[0].engine, settings=small)
-    fleet = VirtualFleet(
-        [replace(site, engine=engine) for site in described],
-        FleetSettings(prefix_bytes=1 << 20),
-        seed=0,
-    )
-    tally = Tally()
-    tracemalloc.start()
-    try:
-        replay_open(fleet, schedule(), tally.add)
-    finally:
-        tracemalloc.stop()
-    assert tally.numbers()["success"] == 1.0
-    # The age of each of the last 65,536 prompts is kept, some 200 bytes each.
-    assert held[1] - held[0] < 512 << 10, "1,500 more requests left too many bytes behind"
 
 
 def test_a_turn_is_sent_once_it_is_due_and_the_previous_one_is_answered() -> None:
@@ -221,44 +156,6 @@ def test_a_run_is_determined_by_its_seed() -> None:
 
     assert run(5) == run(5)
     assert run(5) != run(6)
-
-
-def test_policies_get_the_same_network_conditions() -> None:
-    def trips(policy: str) -> list[float]:
-        fleet = VirtualFleet(sites(2, jitter=0.3), FleetSettings(policy=policy), seed=5)
-        ended = collected(fleet, arrivals(20, 30.0))  # far enough apart that none waits
-        return [exchange.first_s - exchange.sent_s for exchange in ended]
-
-    assert trips("random") == pytest.approx(trips("least-loaded"))
-
-
-def test_a_block_size_that_does_not_match_the_ids_is_refused() -> None:
-    odd = replace(ENGINE, settings=EngineSettings(num_blocks=10, block_size=24))
-    with pytest.raises(SettingError, match="multiple of 16"):
-        VirtualFleet([Site(name="e", model="m", engine=odd)], FleetSettings(), seed=0)
-
-
-def test_background_calls_do_not_keep_a_run_alive() -> None:
-    clock = VirtualClock()
-    ticks = []
-
-    def tick() -> None:
-        ticks.append(clock.now)
-        clock.later(clock.now + 1.0, tick)
-
-    clock.later(0.5, tick)
-    clock.at(3.0, lambda: None)
-    clock.run()
-    assert ticks == [0.5, 1.5, 2.5]
-    assert clock.now == 3.0
-
-
-def test_slow_spells_take_their_share_of_the_time() -> None:
-    profile = LinkProfile(rtt_s=0.1, spell_rtt_s=0.5, spell_share=0.05, spell_s=10.0)
-    link = Link(profile, random.Random(1))
-    trips = [link.rtt_s(float(now), 0.0) for now in range(200_000)]
-    assert set(trips) == {0.1, 0.5}
-    assert np.mean(np.array(trips) == 0.5) == pytest.approx(0.05, abs=0.01)
 
 
 @given(shared=st.integers(0, 300), more=st.integers(0, 300), other=st.integers(0, 300))

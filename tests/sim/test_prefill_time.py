@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -54,31 +53,6 @@ def test_the_remaining_time_excludes_a_cached_prefix():
 def test_a_prompt_is_priced_even_if_no_chunk_meets_the_target():
     table = PrefillTable.build(lambda c, k: 1.0, target_s=0.02, max_tokens=4096)
     assert table.total_s(4096) == pytest.approx(4096 / 32)
-
-
-def test_the_vectorized_lookup_equals_the_single_one():
-    tokens = np.array([-3.0, 0.0, 1.0, 1023.0, 1024.0, 70_001.5, 131_072.0, 500_000.0])
-    assert TABLE.totals_s(tokens).tolist() == pytest.approx([TABLE.total_s(one) for one in tokens])
-
-
-@settings(max_examples=examples(100))
-@given(a=st.integers(0, 200_000), b=st.integers(0, 200_000))
-def test_more_tokens_never_cost_less(a, b):
-    a, b = min(a, b), max(a, b)
-    assert TABLE.total_s(a) <= TABLE.total_s(b)
-
-
-@settings(max_examples=examples(100))
-@given(
-    slope=st.floats(1e-7, 1e-3),
-    limit_s=st.floats(0, 0.1),
-    cap=st.integers(0, 5000),
-    step=st.integers(1, 64),
-)
-def test_the_largest_chunk_is_the_one_that_an_exhaustive_search_finds(slope, limit_s, cap, step):
-    sizes = {cap, *range(0, cap, step)}
-    expected = max((s for s in sizes if s == 0 or slope * s <= limit_s), default=0)
-    assert largest_chunk(lambda tokens: slope * tokens, limit_s, cap, step) == expected
 
 
 @settings(max_examples=examples(100))

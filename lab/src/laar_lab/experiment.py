@@ -31,8 +31,6 @@ class Scope:
         data: directory of recorded real traffic, for experiments that can use it.
         policies: policies to run instead of the experiment's own, if it accepts this option.
         workloads: workloads to run instead of the experiment's own, if it accepts this option.
-        fleet: file of the simulated models; None for the packaged file.
-        records: graded answers of real models, for experiments that can use them as questions.
     """
 
     seeds: tuple[int, ...]
@@ -40,8 +38,6 @@ class Scope:
     data: Path | None = None
     policies: tuple[str, ...] = ()
     workloads: tuple[str, ...] = ()
-    fleet: Path | None = None
-    records: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +57,7 @@ class Experiment:
         needs_data: whether it runs only with `--data`.
         first_seed: default first seed.
         takes: the options of `laar lab run` that only some experiments accept: `data`, `policies`,
-            `workloads`, `fleet`, `records`.
-        has_figure: whether its report has charts for `--plot`.
+            `workloads`.
     """
 
     name: str
@@ -76,7 +71,6 @@ class Experiment:
     needs_data: bool = False
     first_seed: int = FIRST_SEED
     takes: frozenset[str] = frozenset()
-    has_figure: bool = False
 
     def judged(self, report: Report, scope: Scope) -> list[Judged]:
         """Return the verdicts; none for smoke tests, or if policies or workloads were chosen."""
@@ -96,8 +90,6 @@ class Experiment:
         data: Path | None = None,
         policies: Sequence[str] = (),
         workloads: Sequence[str] = (),
-        fleet: Path | None = None,
-        records: Path | None = None,
     ) -> Scope:
         """Return the scope for `seeds` seeds; None means the experiment's default number.
 
@@ -108,8 +100,6 @@ class Experiment:
             "data": data,
             "policies": tuple(policies),
             "workloads": tuple(workloads),
-            "fleet": fleet,
-            "records": records,
         }
         for option, value in given.items():
             if value and option not in self.takes:

@@ -7,7 +7,6 @@ behavior of real engines. The check uses points that were not used for the fit.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -19,12 +18,11 @@ from scipy.stats import spearmanr  # type: ignore[import-untyped]
 
 from laar.errors import SettingError
 from laar_lab.probing import facts_of, measure
-from laar_lab.report import Chart, Check, Report, Table, Value
+from laar_lab.report import Check, Report, Table, Value
 from laar_lab.sim.engine.cost import LinearCost
 from laar_lab.sim.engine.fitting import Point, Seen, check_points, fit, fit_points, predict
 from laar_lab.sim.engine.profile import EngineProfile
 from laar_lab.sim.fleet import BLOCK_TOKENS
-from laar_lab.statistics import Estimate
 
 RANK_CORRELATION = 0.9
 _LEAST_TOKENS = 2048  # for the longest prompt; below this, overheads dominate
@@ -176,7 +174,6 @@ def _report(profile: EngineProfile, groups: Mapping[str, list[_Row]], tolerance:
             ),
         ],
         checks=[_check(group, rows, tolerance) for group, rows in groups.items()],
-        charts=[_chart(group, rows) for group, rows in groups.items()],
     )
 
 
@@ -188,27 +185,6 @@ def _check(group: str, rows: list[_Row], tolerance: float) -> Check:
         held=bool(abs(worst - 1.0) <= tolerance and ranks.statistic >= RANK_CORRELATION),
         seen=f"worst model / measured {worst:.2f}, rank correlation {ranks.statistic:.2f}",
     )
-
-
-def _chart(group: str, rows: list[_Row]) -> Chart:
-    return Chart(
-        title=f"TTFT against {group}",
-        x_label="",
-        y_label="ms",
-        x=[_label(row) for row in rows],
-        series={
-            "measured": [Estimate(row.measured_s * 1e3, math.nan) for row in rows],
-            "model": [Estimate(row.ours_s * 1e3, math.nan) for row in rows],
-        },
-        kind="bars",
-    )
-
-
-def _label(row: _Row) -> str:
-    tokens = str(row.point.prompt_tokens)
-    if row.point.cached_tokens:
-        return f"{row.point.cached_tokens} of {tokens}"
-    return tokens if row.point.together == 1 else f"{row.name}, {tokens}"
 
 
 def _constants(profile: EngineProfile) -> dict[str, float]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from laar.errors import SettingError
 from laar_lab.decisions import LoggedAssessor, is_decision_log, read_decisions
 from laar_lab.policy_text import parse_policy
-from laar_lab.report import Chart, Report, Table, Value
+from laar_lab.report import Report, Table, Value
 from laar_lab.sessions import Recorded, has_sessions, read_sessions
 from laar_lab.sim.fleet import (
     Arrival,
@@ -30,12 +30,10 @@ from laar_lab.sim.fleet import (
     replay_open,
 )
 from laar_lab.sim.fleet_file import FleetFile, fleet_of, read_fleet
-from laar_lab.statistics import Estimate
 from laar_lab.sweep import sweep
 from laar_lab.tally import MEANS, METRICS, Tally
 from laar_lab.trace import TRACE_BLOCK_TOKENS, read_trace
 
-_CHARTED = ("ttft_p50_s", "ttft_p95_s", "ttft_p99_s", "e2e_p50_s", "e2e_p95_s", "e2e_p99_s")
 _LOG_REMARK = (
     "A decision log holds no prompts, so no two requests share a prefix or a session here. "
     "Answers of unknown length get the length of a known one."
@@ -43,7 +41,6 @@ _LOG_REMARK = (
 _OPEN_REMARK = (
     "The file names no sessions, so its requests were sent at their times, as an open loop."
 )
-_LABELS = ("TTFT p50", "TTFT p95", "TTFT p99", "E2E p50", "E2E p95", "E2E p99")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,17 +114,6 @@ def replay(given: Replay, policies: Sequence[str]) -> Report:
     results = dict(zip(policies, sweep(replay_one, cases, label="replay"), strict=True))
     if not any(numbers["requests"] for numbers in results.values()):
         raise SettingError(f"{given.trace}: no requests, or none within the time limit")
-    chart = Chart(
-        title="Latency by policy",
-        x_label="",
-        y_label="s",
-        x=list(_LABELS),
-        series={
-            policy: [Estimate(numbers[name], float("nan")) for name in _CHARTED]
-            for policy, numbers in results.items()
-        },
-        kind="bars",
-    )
     remarks = [_LOG_REMARK] if is_log else []
     if given.closed_loop and not has_sessions(given.trace):
         remarks.append(_OPEN_REMARK)
@@ -137,7 +123,6 @@ def replay(given: Replay, policies: Sequence[str]) -> Report:
             _table("means and counts", MEANS, results),
         ],
         checks=[],
-        charts=[chart],
         remarks=remarks,
     )
 

@@ -1,4 +1,4 @@
-"""An experiment's report: tables, evidence for its claims, and charts, printed or as JSON.
+"""An experiment's report: tables and evidence for its claims, printed or as JSON.
 
 The JSON is byte-identical for identical seeds. It therefore has no wall-clock times; these are in
 remarks, which `dump` leaves out.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import orjson
 from rich.console import Console
@@ -56,18 +56,6 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
-    """One panel of the figure: series of estimates that share their x values."""
-
-    title: str
-    x_label: str
-    y_label: str
-    x: Sequence[float] | Sequence[str]
-    series: Mapping[str, Sequence[Estimate]]
-    kind: Literal["lines", "bars"] = "lines"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """An experiment's report; `remarks` may differ from run to run.
 
@@ -77,7 +65,6 @@ class Report:
         numbers: numbers by case, metric and contestant, one per seed; given if `evidence` contains
             only the best rivals'.
         checks: exact checks made by tools.
-        charts: panels of its figure.
         remarks: lines to print; not part of `dump`.
     """
 
@@ -85,7 +72,6 @@ class Report:
     evidence: Evidence = field(default_factory=dict)
     numbers: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]] = field(default_factory=dict)
     checks: Sequence[Check] = ()
-    charts: Sequence[Chart] = ()
     remarks: Sequence[str] = ()
 
     @property
@@ -139,12 +125,11 @@ def as_records(judged: Sequence[Judged]) -> list[dict[str, str]]:
 
 
 def dump(report: Report, **about: object) -> bytes:
-    """Return the tables, charts and checks as JSON, preceded by `about`."""
+    """Return the tables and checks as JSON, preceded by `about`."""
     data = {
         **about,
         **({"held": report.held, "checks": list(report.checks)} if report.checks else {}),
         "tables": list(report.tables),
-        "charts": list(report.charts),
     }
     return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 

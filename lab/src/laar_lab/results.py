@@ -22,7 +22,6 @@ from laar.errors import SettingError
 from laar_lab.claims import ALONE, Claim, Evidence, Judged, Seen, judge
 from laar_lab.digits import rounded
 from laar_lab.experiment import Experiment, Scope, spoken_time
-from laar_lab.figure import draw
 from laar_lab.report import Report
 from laar_lab.suite.split import split
 from laar_lab.sweep import PACKAGES
@@ -103,7 +102,6 @@ class Stored:
         numbers: numbers of every rival by case and metric, if `evidence` has only the best rivals'.
         first: numbers that are different if the first seed runs alone, by claim, part and side; NaN
             for a number that is then missing.
-        picture: name of the picture file in the same directory; empty if there is none.
         checked: the last check with later code; None if there was none.
     """
 
@@ -114,7 +112,6 @@ class Stored:
     evidence: Evidence
     numbers: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]] = field(default_factory=dict)
     first: Mapping[str, float] = field(default_factory=dict)
-    picture: str = ""
     checked: Checked | None = None
 
     @property
@@ -131,7 +128,7 @@ def store(
     scope: Scope,
     commit: str,
 ) -> Stored:
-    """Write a run's file, and its picture if the report has charts.
+    """Write a run's file.
 
     Args:
         directory: directory of the results.
@@ -140,11 +137,8 @@ def store(
         scope: what was run.
         commit: commit of the code when the run began.
     """
-    picture, seeds = "", scope.seeds
+    seeds = scope.seeds
     given = "" if scope.data is None else " --data DIR"
-    if report.charts:
-        picture = f"{experiment.name}.png"
-        draw(report, directory / picture, experiment.name, runs=len(seeds))
     done = Stored(
         experiment=experiment.name,
         command=f"laar lab run {experiment.name} --seeds {len(seeds)} --first-seed {seeds[0]}"
@@ -164,7 +158,6 @@ def store(
             }
             for case, metrics in report.numbers.items()
         },
-        picture=picture,
     )
     write(directory, done)
     return done
@@ -288,8 +281,7 @@ def _summary(experiment: Experiment, run: Stored | None, judged: Sequence[Judged
     counted = split(run.numbers)
     if counted:
         figures = [counted.partition(" (")[0]]
-    picture = f" ([picture]({run.picture}))" if run.picture else ""
-    return _row(experiment.name, experiment.about + picture, "; ".join(said), "; ".join(figures))
+    return _row(experiment.name, experiment.about, "; ".join(said), "; ".join(figures))
 
 
 def claims_of(experiments: Mapping[str, Experiment], stored: Mapping[str, Stored]) -> str:

@@ -128,16 +128,3 @@ def seeds_for(values: Sequence[float], effect: float) -> float:
     if effect == 0.0 or math.isnan(least):
         return math.inf
     return max(3.0, math.ceil(len(values) * (least / abs(effect)) ** 2))
-
-
-def one_more(draws: Sequence[float], intervals: int) -> float:
-    """Return the half width of the prediction interval for one more draw, corrected by Bonferroni.
-
-    Args:
-        draws: two or more.
-        intervals: number of intervals that must all hold with probability `CONFIDENCE`.
-    """
-    n = len(draws)
-    spread = float(np.asarray(draws, np.float64).std(ddof=1))
-    quantile = float(student.ppf(1 - (1 - CONFIDENCE) / intervals / 2, n - 1))
-    return quantile * spread * math.sqrt(1 + 1 / n)

@@ -18,7 +18,7 @@ from laar.core.policy import Policy
 from laar.errors import SettingError
 from laar.tuning.settings import TunerSettings
 from laar.tuning.tuner import Tuner
-from laar_lab.report import Chart, Report, Table, Value
+from laar_lab.report import Report, Table, Value
 from laar_lab.sim.fleet import (
     Arrival,
     Exchange,
@@ -28,7 +28,6 @@ from laar_lab.sim.fleet import (
     VirtualFleet,
     replay_open,
 )
-from laar_lab.statistics import Estimate
 
 _OTHER_WORDS = 0xD1B54A32D192ED03  # not the multiplier of `spread`, which makes the ids
 _PASS_GAP_S = 1.0
@@ -95,7 +94,7 @@ def _other(arrival: Arrival, number: int) -> Prompt:
 
 
 def tuning_report(export: Mapping[str, object], title: str) -> Report:
-    """Return a report on a climb: a table of its windows, and charts of weights and objective."""
+    """Return a report on a climb: a table of its windows."""
     windows = cast("Sequence[Mapping[str, object]]", export["windows"])
     best = cast("Mapping[str, float]", export["weights"])
     names = tuple(best)
@@ -118,20 +117,13 @@ def tuning_report(export: Mapping[str, object], title: str) -> Report:
         for window in windows
     ]
     rows.append(("best", "", *best.values(), "", "", "", ""))
-    numbers = [cast("int", window["version"]) for window in windows]
     table = Table(
         title=f"{title}: windows, objective {export['objective']}",
         columns=("window", "was", *names, "objective s", "TTFT p95", "E2E p95", "failed %"),
         rows=rows,
         digits=3,
     )
-    series = {n: [Estimate(weight(w, n), float("nan")) for w in windows] for n in names}
-    costs = {"objective": [Estimate(number(w, "cost_s"), float("nan")) for w in windows]}
     return Report(
         tables=[table],
         checks=[],
-        charts=[
-            Chart(title="weights", x_label="window", y_label="", x=numbers, series=series),
-            Chart(title="objective", x_label="window", y_label="s", x=numbers, series=costs),
-        ],
     )

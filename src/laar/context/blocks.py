@@ -89,7 +89,7 @@ MAX_DOCS = 256
 """Maximum number of documents in a list to reorder; bounds the search for an order."""
 
 MAX_MARKS = 8
-"""Maximum number of delimiters examined per allowed document; bounds scans of hostile texts."""
+"""Maximum number of tags examined per allowed document; bounds scans of hostile texts."""
 
 MAX_SEPARATOR = 16
 """Maximum length of the text between two documents, which must be the same between all of them."""

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal, get_args
 
-from annotated_types import Ge, Le, Lt, MaxLen, MinLen
+from annotated_types import Ge, Le, Lt, MinLen
 
 from laar.declaring import FIXED, Applies
-from laar.errors import SettingError
 
 Mode = Literal["off", "observe", "on"]
 Dedup = Literal["off", "auto", "exact"]
@@ -57,29 +56,6 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delimiters:
-    """Document delimiters in a route's prompts, if no known format fits."""
-
-    section: ClassVar = "context.delimiters"
-    applies: ClassVar = Applies.AT_ONCE
-
-    before: Annotated[str, MaxLen(1024)] = ""
-    """Literal text directly before the first document. Empty: the start of the message."""
-    item: Annotated[str, MaxLen(256)] = ""
-    """Literal text at the start of each document; `{n}` in it stands for a number, which keeps its
-    place."""
-    between: Annotated[str, MaxLen(256)] = ""
-    """Literal text between two documents, if no `item` begins them."""
-    after: Annotated[str, MaxLen(1024)] = ""
-    """Literal text after the last document. Empty: the end of the message."""
-
-    def __post_init__(self) -> None:
-        """Raise SettingError if documents could not be separated."""
-        if bool(self.item.replace("{n}", "").strip()) == bool(self.between):
-            raise SettingError("context.delimiters: give either `item` or `between`")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ContextSettings:
     """Settings for one hook."""
 
@@ -88,8 +64,6 @@ class ContextSettings:
     formats: Annotated[tuple[Format, ...], MinLen(1)] = get_args(Format)
     """Where to look for documents: tags named for documents, JSON lists, and texts that recur with
     different neighbors (`recurring`). All by default."""
-    delimiters: Annotated[tuple[Delimiters, ...], MaxLen(8)] = ()
-    """Additional formats of this route's prompts, tried first."""
     roles: Annotated[tuple[Role, ...], MinLen(1)] = ("user", "system", "tool")
     """Roles whose messages may be changed; assistant messages never are."""
     min_docs: Annotated[int, FIXED, Ge(2)] = 3

@@ -150,8 +150,7 @@ class Turn:
 
     def _outgoing(self, body: dict[str, object], text: Text) -> str:
         """Return the outgoing form of a text."""
-        least = 0 if self.hook.settings.delimiters else _SHORT
-        if len(text.value) < least and _MARKS.isdisjoint(text.value):
+        if len(text.value) < _SHORT and _MARKS.isdisjoint(text.value):
             return text.value
         memo_key = self.hook.memo.key(self.scope, text.value.encode())
         known = self.hook.memo.get(memo_key)

@@ -4,10 +4,10 @@ A body of 400 KB passes through several copies. glibc returns freed memory to th
 a contiguous megabyte is free, and the next request must fault it in again, page by page.
 
 A garbage collection stops the event loop. Requests leave no reference cycles behind, so reference
-counting frees nearly all memory, and the young generations find the remaining cycles (``python -m
-bench picker --parts pauses``). A full collection takes tens of milliseconds in a picker that
-remembers ten thousand sessions. So it runs only if memory has grown. While the picker is idle, and
-every ten minutes under load, only the objects made since the last collection are visited.
+counting frees nearly all memory, and the young generations find the remaining cycles. A full
+collection takes tens of milliseconds in a picker that remembers ten thousand sessions. So it runs
+only if memory has grown. While the picker is idle, and every ten minutes under load, only the
+objects made since the last collection are visited.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ REMOVED_IN_0_3 = {
     "accuracy.half_life_s": "delete it; outcomes fade with a half-life of a day",
     "accuracy.signs": "report outcomes of answers (POST /outcomes)",
     "accuracy.state_file": "`share.snapshot_file` keeps reported outcomes",
+    "context.routes[].delimiters": "write tags around documents; others are learned (`recurring`)",
     "context.routes[].half_life_s": "delete it; it is 600",
     "context.routes[].last_lines": "move them in the client; `laar context advise` finds them",
     "context.routes[].max_body_bytes": "delete it; it is 2 MiB",

@@ -84,13 +84,7 @@ def part(feature: type[Declared], *sections: Section) -> Declared:
             continue
         for section in sections:
             if name in type(section).model_fields:
-                value = getattr(section, name)
-                if isinstance(value, tuple):  # sections in a list become the feature's dataclass
-                    value = tuple(
-                        part(item.parts[0], item) if isinstance(item, Section) else item
-                        for item in value
-                    )
-                values[name] = value
+                values[name] = getattr(section, name)
                 break
     return feature(**values)
 
@@ -134,8 +128,6 @@ def _settings(feature: type[Any]) -> Iterator[tuple[str, Any]]:
         if field.default_factory is not MISSING:
             default = field.default_factory()
         bare = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-        if get_origin(bare) is tuple and is_dataclass(get_args(bare)[0]):
-            bare = tuple[_section_of(get_args(bare)[0]), ...]  # type: ignore[misc]
         yield field.name, (Annotated[(bare, *marks)], ... if default is MISSING else default)
 
 
@@ -145,9 +137,3 @@ def _sources(feature: type[Any]) -> Iterator[type[Any]]:
         if isinstance(hint, type) and is_dataclass(hint):
             yield from _sources(hint)
     yield feature
-
-
-def _section_of(feature: Any) -> type[Section]:
-    """Return the section class for a dataclass in a list."""
-    members = {"__doc__": feature.__doc__, "__module__": feature.__module__}
-    return declared(feature)(type(feature.__name__, (Section,), members))

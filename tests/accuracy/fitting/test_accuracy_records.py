@@ -13,7 +13,6 @@ import pytest
 from laar.accuracy.artifact import parse_artifact
 from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.features import Features
-from laar.accuracy.fitting.command import run_fit
 from laar.accuracy.fitting.fit import Fit, fit
 from laar.accuracy.fitting.records import parse_records, read_records
 from laar.accuracy.text import Said, hashed, task_table
@@ -256,13 +255,6 @@ def test_unrelated_files_are_rejected_by_name(data: bytes) -> None:
         parse_records([(data, "some.json")])
 
 
-def test_a_truncated_archive_is_rejected_by_name(tmp_path: Path) -> None:
-    path = tmp_path / "torn.gz"
-    path.write_bytes(gzip.compress(lines(world(["sums"], 50)))[:-20])
-    with pytest.raises(SettingError, match=r"torn\.gz"):
-        read_records([path])
-
-
 def test_the_report_has_the_figures(known: Fit, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(known.artifact.dump())
     records = world(["sums", "code"], 50, 5)
@@ -271,25 +263,6 @@ def test_the_report_has_the_figures(known: Fit, tmp_path: Path) -> None:
     run_evaluate(tmp_path / "a.json", [tmp_path / "r.jsonl"], seed=0, json_file=figures)
     read = orjson.loads(figures.read_bytes())
     assert read["oracle"] >= read["laar"] >= read["best_single"] - 0.1
-
-
-def test_no_figure_is_truncated_in_a_narrow_terminal_whatever_the_names(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    path, made = tmp_path / "r.jsonl", tmp_path / "a.json"
-    names = {"big": "Qwen/Qwen2.5-Coder-32B-Instruct-AWQ", "small": "a[/b]", "coder": "c[chat]"}
-    records = world(["sums", "code"], 60)
-    for record in records:
-        record["task"] = f"a-benchmark-with-a-long-name[/INST]-{record['task']}"
-        record["scores"] = {names[model]: score for model, score in record["scores"].items()}
-    path.write_bytes(lines(records))
-    run_fit([path], out=made, json_file=None)
-    run_evaluate(made, [path], seed=0, json_file=None)
-    told = capsys.readouterr().out
-    assert "…" not in told
-    assert "a[/b]" in told
-    assert "c[chat]" in told
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from laar.cli.terminal import JsonFile, KeyVariable, check_places, key_headers
-from laar_lab.cli.lab.options import BlockTokens, Plot, lab_console
+from laar_lab.cli.lab.options import BlockTokens, lab_console
 
 
 def race(
@@ -104,7 +104,9 @@ def race(
         typer.Option(help="File to create, with one JSON line per request as its client saw it."),
     ] = Path("race.jsonl"),
     json_file: JsonFile = None,
-    plot: Plot = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw the figure to this file (.png, .svg, .pdf).")
+    ] = None,
 ) -> None:
     """Race laar against other routers, in turns, on your engines and your traffic.
 

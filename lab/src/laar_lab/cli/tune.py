@@ -66,12 +66,6 @@ def tune(
     time_scale: TimeScale = 1.0,
     block_tokens: BlockTokens = 512,
     json_file: JsonFile = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot", help="Draw the climb's weights and objective to this file (.svg, .png)."
-        ),
-    ] = None,
 ) -> None:
     """Tune the weights of the cost, on a trace in the lab or on a live picker."""
     import asyncio
@@ -94,7 +88,7 @@ def tune(
             settings = replace(settings, window=window)
         read = partial(_read_trace, trace, time_scale=time_scale, block_tokens=block_tokens)
         found = _climb(read, fleet, settings)
-    _show(found, picker if live else str(trace), json_file, plot)
+    _show(found, picker if live else str(trace), json_file)
 
 
 def _read_trace(trace: Path, *, time_scale: float, block_tokens: int) -> Iterator[Arrival]:
@@ -139,11 +133,10 @@ def _show_window(window: Mapping[str, Any]) -> None:
     typer.echo(f"{text} with {weights}", err=True)
 
 
-def _show(found: Mapping[str, object], title: str, json: Path | None, plot: Path | None) -> None:
+def _show(found: Mapping[str, object], title: str, json: Path | None) -> None:
     import yaml
     from rich.console import Console
 
-    from laar_lab.figure import draw
     from laar_lab.report import dump, show
     from laar_lab.tuning import tuning_report
 
@@ -155,5 +148,3 @@ def _show(found: Mapping[str, object], title: str, json: Path | None, plot: Path
     typer.echo(f"# for laar.yaml\n{yaml.safe_dump({'routing': found['weights']}, sort_keys=False)}")
     if json:
         json.write_bytes(dump(report, **found))
-    if plot:
-        draw(report, plot, "laar tune")

@@ -18,7 +18,7 @@ from itertools import accumulate, product, repeat
 from laar_lab.claims import Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.report import Chart, Report, Table, Value
+from laar_lab.report import Report, Table, Value
 from laar_lab.sim.engine import load_profile
 from laar_lab.sim.fleet import (
     Arrival,
@@ -93,16 +93,6 @@ def run(scope: Scope) -> Report:
             "ttft": hooked("topic", "ttft_s") | hooked("same documents", "ttft_s"),
             "no-overlap": hooked("no overlap", "tokens_per_s"),
         },
-        charts=[
-            Chart(
-                title="Prefill throughput",
-                x_label="",
-                y_label="speed / speed as received",
-                x=list(LOADS),
-                series={way: [faster[load, way] for load in LOADS] for way in WAYS[1:]},
-                kind="bars",
-            )
-        ],
     )
 
 

@@ -29,7 +29,7 @@ from laar_lab.claims import Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.policy_text import parse_policy
-from laar_lab.report import Chart, Report, Table, means_table
+from laar_lab.report import Report, Table, means_table
 from laar_lab.sim.fleet import (
     Arrival,
     Exchange,
@@ -46,7 +46,7 @@ from laar_lab.suite.case import Numbers
 from laar_lab.suite.real import day_agents, day_chats
 from laar_lab.sweep import grid
 from laar_lab.tally import Tally
-from laar_lab.workloads.day import HOURS, KINDS, Day, Visit, visits
+from laar_lab.workloads.day import KINDS, Day, Visit, visits
 
 OURS = "laar"
 RIVALS = ("llm-d", "llm-d-guide:prefill_tokens_per_s=0", "smg", "lmetric", "least-loaded")
@@ -102,7 +102,6 @@ class _Clients:
         self._sent = 0
         self.refused = 0
         self.all = Tally()
-        self.hours = [Tally() for _ in range(day.hours)]
         self.kinds = {kind: Tally() for kind in KINDS}
 
     def begin(self) -> None:
@@ -129,9 +128,8 @@ class _Clients:
         self._sent += 1
 
         def ended(exchange: Exchange) -> None:
-            hour = self._day.hour(at_s)
-            if hour >= 0:
-                for tally in (self.all, self.hours[hour], self.kinds[visit.kind]):
+            if self._day.hour(at_s) >= 0:
+                for tally in (self.all, self.kinds[visit.kind]):
                     tally.add(arrival, exchange)
             self._next(visit)
 
@@ -174,14 +172,10 @@ def _day(traffic: _Traffic, policy: str, seed: int) -> Numbers:
     numbers["failed_share"] = numbers["failed"] / max(1.0, numbers["requests"])
     numbers["engine_s"] = sum(fleet.host(name).busy_s for name in names)
     numbers["busy"] = numbers["engine_s"] / operation.listed_s
-    for prefix, tallies in (
-        ("h", {f"{hour:02d}": tally for hour, tally in enumerate(clients.hours)}),
-        ("k", clients.kinds),
-    ):
-        for part, tally in tallies.items():
-            found = tally.numbers()
-            for metric in _BY_PART:
-                numbers[f"{prefix} {part} {metric}"] = found[metric]
+    for kind, tally in clients.kinds.items():
+        found = tally.numbers()
+        for metric in _BY_PART:
+            numbers[f"k {kind} {metric}"] = found[metric]
     return numbers
 
 
@@ -255,10 +249,6 @@ def run_day(scope: Scope) -> Report:
     return Report(
         tables=[_table(runs), _by_kind(runs)],
         evidence=_evidence(runs, ours, others),
-        charts=[
-            _by_hour(runs, "ttft_p95_s", "p95 TTFT by hour", "s"),
-            _by_hour(runs, "hit_rate", "Hit rate by hour", ""),
-        ],
     )
 
 
@@ -281,19 +271,6 @@ def _by_kind(runs: Runs) -> Table:
             for policy, of in runs.items()
         ],
         digits=3,
-    )
-
-
-def _by_hour(runs: Runs, metric: str, title: str, unit: str) -> Chart:
-    return Chart(
-        title=title,
-        x_label="hour",
-        y_label=unit,
-        x=[float(hour) for hour in range(HOURS)],
-        series={
-            policy: means(of, [f"h {hour:02d} {metric}" for hour in range(HOURS)])
-            for policy, of in runs.items()
-        },
     )
 
 

@@ -29,7 +29,7 @@ from laar_lab.claims import Evidence, Seen
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.experiments.laar_ladder import asked_of
-from laar_lab.experiments.lookups import World, sites_of, uncached, world_of
+from laar_lab.experiments.lookups import World, simulated, sites_of, uncached
 from laar_lab.experiments.real_questions import RecordsWorld, records_world
 from laar_lab.report import Report, Table, Value
 from laar_lab.sim.fleet import FleetSettings, VirtualFleet, ask_until_correct
@@ -59,7 +59,7 @@ def run(scope: Scope) -> Report:
     """Judge first answers on all questions, and two at once by seed."""
     path = (scope.data or Path()) / RECORDS
     ((ours, best, tasks),) = sweep(first_answers, [(path,)], label="first-answers")
-    looked_up = world_of(scope)
+    looked_up = simulated()
     cases = {
         (users, at_once): (looked_up if users == _LOADED else path, users, at_once)
         for users in ((USERS[0],) if scope.quick else (*USERS, _LOADED))

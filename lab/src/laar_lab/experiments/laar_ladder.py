@@ -13,11 +13,8 @@ idle fleet needs to ask every model once, and is the same for every contestant. 
 fractions of T. PAR-10 counts a failure as ten times T.
 
 The claims compare laar as a whole with a baseline. The contribution of P(correct) is the difference
-between the step "and cache", which assumes every model correct, and "Q by class" or "Q by request".
+between the step "and cache", which assumes every model correct, and "Q by class".
 The last table shows how much of the gap between the best baseline and the oracle each step closes.
-
-With `--records` the questions are real, with verdicts on real models' answers: one half, chosen by
-a hash, is used for the fit and the other is asked; speeds are derived from the models' sizes.
 """
 
 from __future__ import annotations
@@ -47,13 +44,12 @@ from laar_lab.experiments.lookups import (
     Oracle,
     TrueAccuracies,
     World,
+    simulated,
     sites_of,
     uncached,
-    world_of,
 )
-from laar_lab.experiments.real_questions import RecordsWorld, records_world
 from laar_lab.kv_lookup import queries
-from laar_lab.report import Chart, Report, Table, Value
+from laar_lab.report import Report, Table, Value
 from laar_lab.sim.fleet import FleetSettings, Question, VirtualFleet, ask_until_correct
 from laar_lab.sim.fleet.clients import MAX_ATTEMPTS
 from laar_lab.statistics import Estimate, estimate, gain
@@ -64,14 +60,12 @@ USERS = (1, 2, 4, 8, 16)
 FEW = 4
 """Up to this many users, some endpoints are idle, so there is a choice."""
 PER_CELL = 8
-_PER_RUN = 120  # real questions
 _TIMES = np.geomspace(0.02, 1.0, 25)
 _FROM = 0.05  # of T; before that, curves only show who answers easy questions first
 
 _SHIPPED = ("load-aware", "session-affinity", "least-loaded")
 _RULE = tuple(f"{name}, retry rule" for name in _SHIPPED)
 _OURS = ("own time and queue", "and cache", "laar: Q by class")
-_BY_REQUEST = "laar: Q by request"
 _ORACLES = ("oracle by cell", "oracle by question")
 
 _Floats = NDArray[np.float64]
@@ -100,37 +94,28 @@ _Key = tuple[str, int, bool]
 """Contestant, number of users, whether engines cache prompts."""
 
 
-def contestants_of(scope: Scope) -> tuple[str, ...]:
-    """Return the steps of the ladder; Q by request needs questions with text."""
-    if scope.records is None:
-        return (*_SHIPPED, *_RULE, *_OURS, *_ORACLES)
-    return (*_SHIPPED, *_RULE, *_OURS, _BY_REQUEST, _ORACLES[1])
-
-
 def run(scope: Scope) -> Report:
     """Run every step for every number of users, with and without caching."""
-    world = world_of(scope) if scope.records is None else records_world(scope.records)
+    world = simulated()
     users = (2, 8) if scope.quick else USERS
-    steps = contestants_of(scope)
+    steps = (*_SHIPPED, *_RULE, *_OURS, *_ORACLES)
     cases = {
         (step, n, cached): (world, step, n, cached, scope.quick)
         for cached, n, step in product((False, True), users, steps)
     }
     results = grid(run_one, cases, scope.seeds, label="laar-ladder")
-    ours = _BY_REQUEST if scope.records else _OURS[-1]
     return Report(
         tables=[
             *(_table(results, steps, users, cached) for cached in (False, True)),
             _ladder(results, steps, users),
             _way(results, steps, users),
         ],
-        evidence=_evidence(results, users, ours),
-        charts=[_chart(results, steps, min(users, key=lambda n: abs(n - FEW)), c) for c in (0, 1)],
+        evidence=_evidence(results, users, _OURS[-1]),
     )
 
 
 def run_one(
-    world: World | RecordsWorld,
+    world: World,
     contestant: str,
     users: int,
     cached: bool,
@@ -159,7 +144,6 @@ def run_one(
         plain = world.capability.model_copy(update={"text": None})
         assessor = CapabilityAssessor(CapabilityModel(plain))
     elif contestant == _ORACLES[0]:
-        assert isinstance(world, World)
         assessor = TrueAccuracies(known, world.surface)
     elif contestant == _ORACLES[1]:
         assessor = Oracle(assessor, asked)
@@ -179,10 +163,8 @@ def run_one(
     return _Run(times=np.array(times), engine_s=sum(record.ttca_s for record in answered))
 
 
-def asked_of(world: World | RecordsWorld, seed: int, quick: bool) -> list[Question]:
+def asked_of(world: World, seed: int, quick: bool) -> list[Question]:
     """Return the questions of a seed in random order, like mixed traffic."""
-    if isinstance(world, RecordsWorld):
-        return world.questions(seed, _PER_RUN // (3 if quick else 1))
     drawn = queries(
         languages=world.surface.languages,
         lengths_tokens=world.surface.lengths_tokens,
@@ -193,7 +175,7 @@ def asked_of(world: World | RecordsWorld, seed: int, quick: bool) -> list[Questi
     return as_questions(drawn, world.surface, seed=seed)
 
 
-def _limit_s(world: World | RecordsWorld, question: Question) -> float:
+def _limit_s(world: World, question: Question) -> float:
     """Return T: twice the time that an idle fleet takes to ask every model once."""
     prompt = question.prompt
     return 2.0 * sum(
@@ -288,9 +270,7 @@ def _way(results: _Results, steps: Sequence[str], users: Sequence[int]) -> Table
         title="Gap between the best baseline and the oracle by question: share closed",
         columns=("step", *(_where(column) for column in columns)),
         rows=[
-            (step, *(share(step, *column) for column in columns))
-            for step in steps
-            if step in (*_OURS, _BY_REQUEST)
+            (step, *(share(step, *column) for column in columns)) for step in steps if step in _OURS
         ],
     )
 
@@ -312,22 +292,6 @@ def _evidence(results: _Results, users: Sequence[int], ours: str) -> Evidence:
             for share in _TIMES[_TIMES >= _FROM]
         },
     }
-
-
-def _chart(results: _Results, steps: Sequence[str], users: int, cached: int) -> Chart:
-    kept = bool(cached)
-
-    def curve(step: str) -> list[Estimate]:
-        runs = results[step, users, kept]
-        return [estimate([one.within(share) for one in runs]) for share in _TIMES]
-
-    return Chart(
-        title=f"{users} users, engines keep {'' if kept else 'no '}prompts",
-        x_label="t, share of T",
-        y_label="answered correctly within t",
-        x=[float(share) for share in _TIMES],
-        series={step: curve(step) for step in steps if step not in _SHIPPED[1:]},
-    )
 
 
 def _where(condition: tuple[int, bool]) -> str:

@@ -29,10 +29,10 @@ from laar_lab.experiments.lookups import (
     name_of,
     questions_of,
     run_cells,
+    simulated,
     sites_of,
-    world_of,
 )
-from laar_lab.report import Chart, Report, Table, Value
+from laar_lab.report import Report, Table, Value
 from laar_lab.sim.fleet import FleetSettings, VirtualFleet
 from laar_lab.statistics import Estimate, estimate, gain
 
@@ -68,7 +68,6 @@ def run(scope: Scope) -> Report:
             ),
         ],
         evidence=_evidence(repeat, cached, cells),
-        charts=[_chart(repeat, cells, other) for other in ("load-aware", "session-affinity")],
         remarks=[_at_64k(repeat, cells), _overhead(scope)],
     )
 
@@ -127,20 +126,6 @@ def _bounds(results: Results, cells: list[Cell], other: str) -> Table:
         title=f"Share of the time saved compared with {other}, also with more knowledge",
         columns=("length", *known),
         rows=rows,
-    )
-
-
-def _chart(results: Results, cells: list[Cell], other: str) -> Chart:
-    return Chart(
-        title=f"Time to correct answer, gain over {other}",
-        x_label="cell",
-        y_label="share",
-        x=[name_of(cell) for cell in cells],
-        series={
-            ours: [_gain(results, ours, other, cell) for cell in cells]
-            for ours in ("laar", "laar-paper")
-        },
-        kind="bars",
     )
 
 
@@ -223,7 +208,7 @@ def _at_64k(results: Results, cells: list[Cell]) -> str:
 
 def _overhead(scope: Scope) -> str:
     """Measure decision times at the longest length in real time on this machine."""
-    world, seed = world_of(scope), scope.seeds[0]
+    world, seed = simulated(), scope.seeds[0]
     surface = world.surface
     cell = (surface.languages[0], max(surface.lengths_tokens))
     asked = questions_of(surface, cell, seed, cached=True)

@@ -23,7 +23,7 @@ from laar_lab.claims import Evidence, Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.experiments.router_sessions import PROFILES, SESSIONS, run_sessions
-from laar_lab.report import Chart, Report, Table
+from laar_lab.report import Report, Table
 from laar_lab.statistics import Estimate, estimate
 from laar_lab.sweep import grid
 
@@ -68,18 +68,6 @@ def run(scope: Scope) -> Report:
     return Report(
         tables=[table for size in sizes for table in _tables(runs, size, counts)],
         evidence=_evidence(runs, sizes, counts),
-        charts=[
-            Chart(
-                title=f"Median latency, {size} on 4 A100s",
-                x_label="sessions",
-                y_label="ms",
-                x=list(counts),
-                series={
-                    p: [_of(runs[size, p, n], _LATENCY, 1e3) for n in counts] for p in POLICIES
-                },
-            )
-            for size in sizes
-        ],
     )
 
 

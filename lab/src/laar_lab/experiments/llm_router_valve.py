@@ -16,9 +16,8 @@ from laar_lab.claims import Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.experiments.router_sessions import run_on
-from laar_lab.report import Chart, Report, means_table
+from laar_lab.report import Report, means_table
 from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost
-from laar_lab.statistics import mean
 from laar_lab.sweep import grid
 from laar_lab.workloads.sessions import RouterShape
 
@@ -54,16 +53,6 @@ def run(scope: Scope) -> Report:
     cases = {name: (valve,) for name, valve in VALVES.items()}
     runs = grid(run_valve, cases, scope.seeds, label="llm-router-valve")
     title = "12 sessions of 3 turns on 3 small workers, by the valve's threshold"
-    chart = Chart(
-        title="The valve",
-        x_label="threshold",
-        y_label="",
-        x=list(VALVES),
-        series={
-            "requests a second": [mean(of, "requests_per_s") for of in runs.values()],
-            "share routed by a prefix": [mean(of, "routing_hits") for of in runs.values()],
-        },
-    )
     return Report(
         tables=[means_table(title, "threshold", runs, _SHOWN)],
         evidence={
@@ -71,7 +60,6 @@ def run(scope: Scope) -> Report:
             "hits-rise": {"": Seen(_trend(runs, "routing_hits"))},
             "off-costs": {"": paired(runs["off"], runs["1"], "requests_per_s")},
         },
-        charts=[chart],
     )
 
 

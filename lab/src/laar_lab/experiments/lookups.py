@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 
@@ -31,7 +30,7 @@ from laar.core.request import Request
 from laar.policies.laar.outlook import Outlook
 from laar_lab.experiment import Scope
 from laar_lab.kv_lookup import queries
-from laar_lab.measure_fleet import default_artifact, measure_fleet
+from laar_lab.measure_fleet import default_artifact
 from laar_lab.report import Table
 from laar_lab.sim.answers import AccuracySurface
 from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost, load_profile
@@ -103,10 +102,6 @@ class CellResult:
         """Total time spent per correct answer."""
         return float(self.latencies_s.sum() / max(1, self.correct.sum()))
 
-    def success_by(self, attempts: int) -> float:
-        """Return the share of queries answered correctly within a number of attempts."""
-        return float((self.correct & (self.attempts <= attempts)).mean())
-
 
 Results = dict[tuple[str, Cell], list[CellResult]]
 """Results by contestant and cell, one per seed."""
@@ -120,32 +115,11 @@ class World:
     capability: Capability
 
 
-@lru_cache(maxsize=4)
-def world_from(fleet: Path | None) -> World:
-    """Return the world of a fleet file, by default the packaged one with its artifact.
-
-    Raises:
-        SettingError: the file can't be used.
-    """
-    if fleet is None:
-        return World(surface=surface_of(), capability=artifact())
-    surface = AccuracySurface.load(fleet)
-    return World(surface=surface, capability=measure_fleet(surface).artifact)
-
-
-def world_of(scope: Scope) -> World:
-    """Return the world of a run."""
-    return world_from(scope.fleet)
-
-
-def surface_of() -> AccuracySurface:
-    """Return the fleet of laar-fleet.yaml."""
-    return AccuracySurface.load()
-
-
-def artifact() -> Capability:
-    """Return the packaged artifact, which was fitted to separate queries."""
-    return parse_artifact(default_artifact(), source="laar-fleet.capability.json")
+@lru_cache(maxsize=1)
+def simulated() -> World:
+    """Return the fleet of laar-fleet.yaml, with its artifact, fitted to separate queries."""
+    capability = parse_artifact(default_artifact(), source="laar-fleet.capability.json")
+    return World(surface=AccuracySurface.load(), capability=capability)
 
 
 def best_single(known: Capability) -> str:
@@ -155,7 +129,7 @@ def best_single(known: Capability) -> str:
 
 def cells_of(scope: Scope) -> list[Cell]:
     """Return the fleet file's cells; for a smoke test, one for each of at most three languages."""
-    surface = world_of(scope).surface
+    surface = simulated().surface
     languages, lengths = surface.languages, surface.lengths_tokens
     if scope.quick:
         return [(name, lengths[min(at, len(lengths) - 1)]) for at, name in enumerate(languages[:3])]
@@ -196,7 +170,7 @@ def sites_of(surface: AccuracySurface) -> list[Site]:
 
 def run_cells(scope: Scope, contestants: Sequence[str], *, cached: bool, label: str) -> Results:
     """Run every contestant on every cell and seed; return results by contestant and cell."""
-    cases = {key: (*key, cached, scope.fleet) for key in product(contestants, cells_of(scope))}
+    cases = {key: (*key, cached) for key in product(contestants, cells_of(scope))}
     return grid(run_cell, cases, scope.seeds, label=label)
 
 
@@ -220,11 +194,9 @@ def by_cell(
     )
 
 
-def run_cell(
-    contestant: str, cell: Cell, cached: bool, fleet_file: Path | None, seed: int
-) -> CellResult:
+def run_cell(contestant: str, cell: Cell, cached: bool, seed: int) -> CellResult:
     """Run a contestant on a cell once; see the module's docstring."""
-    world = world_from(fleet_file)
+    world = simulated()
     surface, known = world.surface, world.capability
     asked = questions_of(surface, cell, seed, cached=cached)
     assessor: Assessor = CapabilityAssessor(CapabilityModel(known))

@@ -17,8 +17,7 @@ from laar_lab.claims import Seen, level, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.experiments.medha_runs import MEDHA, NON_PREEMPTIVE, SARATHI, over, percentile, run
-from laar_lab.report import Chart, Report, Table, Value, means_table
-from laar_lab.statistics import mean
+from laar_lab.report import Report, Table, Value, means_table
 from laar_lab.sweep import grid
 from laar_lab.workloads.medha_mix import Mix
 
@@ -79,15 +78,6 @@ def run_convoy(scope: Scope) -> Report:
                 f"{share:.0%} long": level(runs["medha", share], "p90") for share in _SHARES
             },
         },
-        charts=[
-            Chart(
-                title="p90 of the time to the first token",
-                x_label="share of long requests",
-                y_label="seconds",
-                x=list(_SHARES),
-                series={s: [mean(runs[s, share], "p90") for share in _SHARES] for s in _SYSTEMS},
-            )
-        ],
     )
 
 

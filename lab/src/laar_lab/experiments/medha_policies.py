@@ -33,7 +33,7 @@ from laar_lab.claims import Evidence, Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.experiments.medha_runs import percentile, run, with_slack
-from laar_lab.report import Chart, Report, Table, Value
+from laar_lab.report import Report, Table, Value
 from laar_lab.sim.engine import EngineProfile, Work
 from laar_lab.sim.engine.prefill_time import PrefillTable
 from laar_lab.statistics import mean
@@ -115,15 +115,6 @@ def run_policies(scope: Scope) -> Report:
             table("... of the long ones", "long within", 3),
         ],
         evidence=_evidence(runs, [rate for rate in rates if rate >= _HIGH]),
-        charts=[
-            Chart(
-                title="Share within the objective",
-                x_label="requests/s",
-                y_label="share",
-                x=list(rates),
-                series={c: [mean(runs[c, rate], "within") for rate in rates] for c in _CONTESTANTS},
-            )
-        ],
     )
 
 

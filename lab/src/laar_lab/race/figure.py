@@ -20,15 +20,10 @@ _INCHES = (3.0, 0.42)  # width of a panel, height of a row
 
 
 def draw(turns: Sequence[Turn], path: Path, title: str) -> None:
-    """Write the figure of one race, with a panel per metric. Raise errors as in `draw_panels`."""
-    draw_panels([(METRICS[name], name, turns) for name in SHOWN], path, title)
-
-
-def draw_panels(panels: Sequence[tuple[str, str, Sequence[Turn]]], path: Path, title: str) -> None:
-    """Write a figure with panels side by side; the suffix of `path` sets the format.
+    """Write the figure of a race, with a panel per metric; the suffix of `path` sets the format.
 
     Args:
-        panels: title, metric and turns of each panel; the first router is highlighted.
+        turns: turns of the race; the first router is highlighted.
         path: output file.
         title: title above all panels.
 
@@ -38,14 +33,14 @@ def draw_panels(panels: Sequence[tuple[str, str, Sequence[Turn]]], path: Path, t
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    routers = list(dict.fromkeys(turn.router for _, _, turns in panels for turn in turns))
-    width, height = _INCHES[0] * len(panels) + 1.5, _INCHES[1] * len(routers) + 1.1
+    routers = list(dict.fromkeys(turn.router for turn in turns))
+    width, height = _INCHES[0] * len(SHOWN) + 1.5, _INCHES[1] * len(routers) + 1.1
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for axis, (about, name, turns) in zip(axes, panels, strict=True):
+    axes = figure.subplots(1, len(SHOWN), sharey=True, squeeze=False)[0]
+    for axis, name in zip(axes, SHOWN, strict=True):
         _panel(axis, name, turns, routers)
-        axis.set_title(about, color=_TEXT, fontsize=9)
+        axis.set_title(METRICS[name], color=_TEXT, fontsize=9)
     figure.suptitle(title, color=_TEXT, fontsize=9)
     try:
         figure.savefig(path, dpi=150, transparent=True)

@@ -1,7 +1,7 @@
 """Document formats that are recognized from the first request.
 
-These are delimiters declared by the route, JSON, tags named for documents, and content blocks of a
-message. Documents in other formats are learned (`laar.context.recurrence`).
+These are JSON, tags named for documents, and content blocks of a message. Documents in other
+formats are learned (`laar.context.recurrence`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from laar.context.blocks import Block
-from laar.context.formats import declared, lists, parts, xml
+from laar.context.formats import lists, parts, xml
 from laar.context.settings import ContextSettings
 
 __all__ = ["fixed", "scan"]
@@ -23,7 +23,7 @@ def scan(
 
     Args:
         text: the text, decoded.
-        settings: formats, sizes, `relabel` and `delimiters`.
+        settings: formats, sizes and `relabel`.
         is_parts: the text is the JSON of a message's content.
         by_tool: a tool returned the text.
 
@@ -43,8 +43,6 @@ def _found(
     if is_parts:
         yield parts.scan(text, by_tool=by_tool) if "json" in families else []
         return
-    if settings.delimiters:
-        yield declared.scan(text, settings.delimiters)
     if "json" in families:
         yield lists.scan(text, least)
         yield lists.written_by_python(text, least)

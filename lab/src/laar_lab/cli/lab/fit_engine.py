@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from laar.cli.terminal import check_places, key_headers
-from laar_lab.cli.lab.options import NOT_HELD, Json, Plot, lab_console
+from laar_lab.cli.lab.options import NOT_HELD, Json, lab_console
 
 
 def fit_engine(
@@ -43,7 +43,6 @@ def fit_engine(
         Path | None, typer.Option("--out", "-o", help="Write the profile to this file (.yaml).")
     ] = None,
     json: Json = None,
-    plot: Plot = None,
 ) -> None:
     """Fit the lab's engine model to a running engine. Exit status: 0 if the model fits, else 3.
 
@@ -52,13 +51,12 @@ def fit_engine(
     """
     from rich.progress import Progress
 
-    from laar_lab.figure import draw
     from laar_lab.fit_engine import FitSettings, check_out, write_profile
     from laar_lab.fit_engine import fit_engine as run_fit
     from laar_lab.report import dump, show
 
     check_out(out)
-    check_places(json, plot)
+    check_places(json)
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("fit-engine")
         fitted = run_fit(
@@ -78,7 +76,5 @@ def fit_engine(
         write_profile(fitted, out)
     if json:
         json.write_bytes(dump(fitted.report, endpoint=fitted.profile.name))
-    if plot:
-        draw(fitted.report, plot, fitted.profile.name)
     if not fitted.report.held:
         raise typer.Exit(NOT_HELD)

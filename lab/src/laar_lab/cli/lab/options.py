@@ -12,9 +12,6 @@ NOT_HELD, NO_VERDICT = 3, 4
 """Exit statuses if a claim, fit or stored result does not hold, and if there is no verdict."""
 
 Json = Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file (JSON).")]
-Plot = Annotated[
-    Path | None, typer.Option("--plot", help="Draw the figure to this file (.png, .svg, .pdf).")
-]
 Data = Annotated[
     Path | None,
     typer.Option(

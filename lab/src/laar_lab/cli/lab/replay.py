@@ -15,7 +15,6 @@ from laar_lab.cli.lab.options import (
     Jobs,
     Json,
     Keep,
-    Plot,
     TimeScale,
     lab_console,
 )
@@ -89,7 +88,6 @@ def replay(
         ),
     ] = 0,
     json: Json = None,
-    plot: Plot = None,
     jobs: Jobs = -1,
     keep: Keep = None,
 ) -> None:
@@ -99,13 +97,12 @@ def replay(
     Sessions also have `session`, and `think_s` or times.
     A decision log has no prompts, so no two of its requests share a prefix.
     """
-    from laar_lab.figure import draw
     from laar_lab.replay import Replay
     from laar_lab.replay import replay as run_replay
     from laar_lab.report import dump, show
     from laar_lab.sweep import kept_in, placed
 
-    check_places(json, plot)
+    check_places(json)
     if not trace.is_file():
         raise SettingError(f"{trace} is not a file; give a trace or a decision log (JSON lines)")
     given = Replay(
@@ -129,5 +126,3 @@ def replay(
     show(report, lab_console())
     if json:
         json.write_bytes(dump(report, trace=trace.name, seed=seed, remarks=report.remarks))
-    if plot:
-        draw(report, plot, trace.name)

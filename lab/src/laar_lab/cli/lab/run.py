@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from laar.cli.terminal import check_places
-from laar.errors import SettingError
 from laar_lab.cli.lab.options import (
     NO_VERDICT,
     NOT_HELD,
@@ -17,7 +15,6 @@ from laar_lab.cli.lab.options import (
     Jobs,
     Json,
     Keep,
-    Plot,
     lab_console,
 )
 
@@ -60,33 +57,18 @@ def run(
             help="Workload to run instead of the experiment's own, with no verdict; repeatable."
         ),
     ] = None,
-    fleet: Annotated[
-        Path | None,
-        typer.Option(
-            help="Fleet file (YAML) for the laar-* experiments. Default: the "
-            "one that comes with laar."
-        ),
-    ] = None,
-    records: Annotated[
-        Path | None,
-        typer.Option(help="File with graded answers from real models (laar-ladder)."),
-    ] = None,
     json: Json = None,
-    plot: Plot = None,
     jobs: Jobs = -1,
     keep: Keep = None,
 ) -> None:
     """Run an experiment. Exit status: 0 if its claims are shown, 3 if not, 4 without a verdict."""
     from laar_lab.experiment import spoken_time
     from laar_lab.experiments import find_experiment
-    from laar_lab.figure import draw
     from laar_lab.report import as_records, dump, show
     from laar_lab.sweep import kept_in, placed
 
-    check_places(json, plot)
+    check_places(json)
     experiment = find_experiment(name)
-    if plot and not experiment.has_figure:
-        raise SettingError(f"--plot {plot}: {name} has no figure")
     scope = experiment.scope(
         seeds,
         quick=quick,
@@ -94,8 +76,6 @@ def run(
         data=data,
         policies=policy or (),
         workloads=workload or (),
-        fleet=fleet,
-        records=records,
     )
     console = lab_console()
     hours = experiment.hours(len(scope.seeds))
@@ -105,7 +85,7 @@ def run(
             "--keep DIR makes the run resumable; fewer --seeds give no verdict.",
             highlight=False,
         )
-    with placed(jobs), kept_in(keep, (data, fleet, records)):
+    with placed(jobs), kept_in(keep, (data,)):
         report = experiment.run(scope)
     judged = experiment.judged(report, scope)
     show(report, console, judged)
@@ -113,8 +93,6 @@ def run(
     if json:
         about = {"experiment": name, "claim": experiment.about, "quick": quick}
         json.write_bytes(dump(report, **about, seeds=list(scope.seeds), claims=as_records(judged)))
-    if plot:
-        draw(report, plot, experiment.name, runs=len(scope.seeds))
     outcomes = {one.outcome for one in judged}
     if outcomes & {"in kind", "contrary", "open"}:
         raise typer.Exit(NOT_HELD)

@@ -15,9 +15,6 @@ FILLER = "This endpoint is simulated: it answers look-ups, and fills the rest wi
 FILLER_TOKENS = 48
 """Length of this answer if the request sets no limit."""
 
-MISTAKE = "There is no such key in the data."
-"""The answer under the fault `wrong`."""
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -43,7 +40,6 @@ def answer_for(
     answerer: Answerer | None,
     *,
     free_tokens: int,
-    wrong: bool = False,
     echo: tuple[str, str] | None = None,
 ) -> Answer:
     """Return the answer to a request.
@@ -52,18 +48,15 @@ def answer_for(
         ask: the request.
         answerer: answers look-ups; None for an endpoint without a fleet model.
         free_tokens: tokens that fit after the prompt, at least 1.
-        wrong: give a different answer from the model's.
         echo: the model's name and the requested name; None for no echo.
     """
-    if echo is not None and not wrong:
+    if echo is not None:
         model, asked = echo
         tokens = min(ECHO_TOKENS if ask.max_tokens is None else ask.max_tokens, free_tokens)
         text = echo_text(model=model, asked=asked, question=ask.prompt.question, tokens=tokens)
         return Answer(text, tokens, "stop" if ask.max_tokens is None else "length", tokens)
     limit = free_tokens if ask.max_tokens is None else min(ask.max_tokens, free_tokens)
-    text = MISTAKE if wrong else NO_QUESTION
-    if answerer is not None and not wrong:
-        text = answerer.answer(ask.prompt.question)
+    text = NO_QUESTION if answerer is None else answerer.answer(ask.prompt.question)
     if text == NO_QUESTION:
         tokens = limit if ask.max_tokens is not None else min(FILLER_TOKENS, limit)
         chars = tokens * ASCII_PER_TOKEN

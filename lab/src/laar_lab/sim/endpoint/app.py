@@ -216,8 +216,7 @@ class EndpointApp:
         if kind is FaultKind.FOREIGN_MODEL:
             echo = (FOREIGN_MODEL, body.model or "")
             reply = reply_type(replace(self._head(request, body), model=FOREIGN_MODEL))
-        wrong = kind is FaultKind.WRONG
-        answer = answer_for(ask, serving.answerer, free_tokens=free_tokens, wrong=wrong, echo=echo)
+        answer = answer_for(ask, serving.answerer, free_tokens=free_tokens, echo=echo)
         if kind is FaultKind.EMPTY:
             answer = Answer("", 1, "stop", 1)
         if kind in USELESS:
@@ -264,15 +263,10 @@ class EndpointApp:
                 fault = parse_fault(wanted)
             except SettingError as wrong:
                 raise ApiError(400, str(wrong)) from None
-        if self._is_unhealthy():
-            raise set_to_fail(503)
         if fault is not None and fault.kind is FaultKind.STATUS:
             after = None if fault.value is None else int(fault.value)
             raise set_to_fail(fault.status).after(after)
         return fault
-
-    def _is_unhealthy(self) -> bool:
-        return self._serving.faults.unhealthy(time.monotonic() - self._serving.born_s)
 
     # The other routes.
 
@@ -345,7 +339,7 @@ class EndpointApp:
         ill = self._serving.faults.standing(lambda kind: kind is FaultKind.HEALTH)
         if ill is not None:
             return Response(status_code=int(ill.value or 503))
-        return Response(status_code=503 if self._is_unhealthy() else 200)
+        return Response()
 
     async def _version(self, request: Request) -> Response:
         return _json({"version": VERSION})

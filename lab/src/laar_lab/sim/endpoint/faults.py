@@ -16,7 +16,6 @@ is running; the latter two only if the endpoint was started to accept them.
 | html | | status 200 and an HTML page, immediately |
 | empty | | a well-formed answer of one token without text, immediately |
 | foreign-model | | a well-formed answer from another model, immediately |
-| wrong | | an ordinary answer with a different text |
 | slow | factor (3) | everything takes that many times longer; in a header, only the answer |
 | hang | | a stream gets only its headers, another request nothing |
 | mute | | nothing, not even a stream's headers |
@@ -26,7 +25,6 @@ is running; the latter two only if the endpoint was started to accept them.
 | cut | tokens (3) | an orderly end of the connection in the middle of the body |
 | oom | seconds of outage (1) | the process dies: all connections reset, cache and counters lost |
 | closed | seconds (1) | all connections reset, no socket listens; nothing is forgotten |
-| flap | seconds (10) | alternating healthy and unhealthy periods; not in a header |
 | health | status (503) | only `/health` fails |
 | metrics-frozen | | the metrics page no longer changes |
 | metrics-idle | | the page reports no running and no waiting requests |
@@ -39,7 +37,7 @@ is running; the latter two only if the endpoint was started to accept them.
 Conditions: a number is the share of requests hit; ``every=N`` hits each N-th request; ``longer=N``
 those with a body of at least N bytes; ``with=NAME`` and ``without=NAME`` those with or without that
 header. Connections are actually refused (no socket listens) only during an outage of `oom` or
-`closed`. `/v1/embeddings` supports the statuses and `flap`; the generation routes support all.
+`closed`. `/v1/embeddings` supports the statuses, the generation routes all.
 """
 
 from __future__ import annotations
@@ -62,7 +60,6 @@ class FaultKind(StrEnum):
     HTML = "html"
     EMPTY = "empty"
     FOREIGN_MODEL = "foreign-model"
-    WRONG = "wrong"
     SLOW = "slow"
     HANG = "hang"
     MUTE = "mute"
@@ -72,7 +69,6 @@ class FaultKind(StrEnum):
     CUT = "cut"
     OUT_OF_MEMORY = "oom"
     CLOSED = "closed"
-    FLAP = "flap"
     HEALTH = "health"
     METRICS_FROZEN = "metrics-frozen"
     METRICS_IDLE = "metrics-idle"
@@ -97,7 +93,6 @@ _DEFAULTS = {
     FaultKind.CUT: 3.0,
     FaultKind.OUT_OF_MEMORY: 1.0,
     FaultKind.CLOSED: 1.0,
-    FaultKind.FLAP: 10.0,
     FaultKind.HEALTH: 503.0,
     FaultKind.METRICS_HUGE: 8.0,
     FaultKind.METRICS_SLOW: 5.0,
@@ -106,7 +101,6 @@ _DEFAULTS = {
 _STATUS_VALUED = {FaultKind.ERROR, FaultKind.HEALTH, FaultKind.METRICS_STATUS}
 _STANDING = {
     FaultKind.SLOW,
-    FaultKind.FLAP,
     *(kind for kind in FaultKind if kind.startswith(("health", "metrics-"))),
 }
 
@@ -237,10 +231,3 @@ class FaultBook:
             if fault.kind is FaultKind.SLOW:
                 factor *= fault.value or 1
         return factor
-
-    def unhealthy(self, uptime_s: float) -> bool:
-        """Return whether a flapping endpoint is in a bad period; the first period is good."""
-        return any(
-            fault.kind is FaultKind.FLAP and uptime_s // (fault.value or 1) % 2 == 1
-            for fault in self.faults
-        )

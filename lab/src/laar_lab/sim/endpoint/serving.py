@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -67,7 +66,6 @@ class Serving:
     def _begin(self) -> None:
         self.metrics = ServingMetrics(self.settings.names[0], self._cache_config)
         self.stored = StoredResponses()
-        self.born_s = time.monotonic()
         self.frozen_page = b""
 
     def set_faults(self, faults: Sequence[Fault]) -> None:
