@@ -146,8 +146,6 @@ async def start(
     picker: NoopPicker,
     port: int,
     credentials: grpc.ServerCredentials | None = None,
-    *,
-    healthy: bool = True,
 ) -> grpc.aio.Server:
     """Serve on loopback, with TLS if there are credentials, and with laar's health service."""
     server = grpc.aio.server(
@@ -166,8 +164,9 @@ async def start(
     server.add_generic_rpc_handlers(
         [grpc.method_handlers_generic_handler(service, {"Process": handler})]
     )
-    if healthy:
-        await _add_health(server, PICKING_SERVICE)
+    servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    await servicer.set(PICKING_SERVICE, health_pb2.HealthCheckResponse.SERVING)
     address = f"127.0.0.1:{port}"
     if credentials is None:
         server.add_insecure_port(address)
@@ -175,12 +174,6 @@ async def start(
         server.add_secure_port(address, credentials)
     await server.start()
     return server
-
-
-async def _add_health(server: grpc.aio.Server, service: str) -> None:
-    servicer = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    await servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
 
 
 class _OnCall:
@@ -221,13 +214,8 @@ async def _serve_on_h2(endpoints: str, port: int) -> None:
     await asyncio.Event().wait()
 
 
-async def _serve(endpoints: str, port: int, health_port: int | None, service: str) -> None:
-    server = await start(NoopPicker(endpoints), port, healthy=health_port is None)
-    if health_port is not None:
-        other = grpc.aio.server()
-        await _add_health(other, service)
-        other.add_insecure_port(f"127.0.0.1:{health_port}")
-        await other.start()
+async def _serve(endpoints: str, port: int) -> None:
+    server = await start(NoopPicker(endpoints), port)
     await server.wait_for_termination()
 
 
@@ -235,8 +223,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The no-op endpoint picker.")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--endpoint", required=True, help="ip:port; several: comma-separated")
-    parser.add_argument("--health-port", type=int, help="separate port for health checks")
-    parser.add_argument("--service", default="", help="health service name there")
     parser.add_argument(
         "--h2", action="store_true", help="serve on laar's HTTP/2; no health checks"
     )
@@ -244,7 +230,7 @@ def main() -> None:
     if told.h2:
         uvloop.run(_serve_on_h2(told.endpoint, told.port))
         return
-    uvloop.run(_serve(told.endpoint, told.port, told.health_port, told.service))
+    uvloop.run(_serve(told.endpoint, told.port))
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from laar.errors import SettingError
 from laar_lab.sim.engine import LinearCost, RooflineCost, Work, load_hardware, load_model
+from laar_lab.sim.engine.roofline import KV_GROUP_TOKENS
 
 H100 = load_hardware("h100")
 LLAMA = load_model("llama-3-8b")
@@ -79,3 +81,29 @@ def test_impossible_configurations_are_refused() -> None:
         LinearCost(seconds_per_token=0.0, decode_s_per_token=0.01)
     with pytest.raises(SettingError, match="prefill_overhead_s"):
         LinearCost(seconds_per_token=1e-4, decode_s_per_token=0.01, prefill_overhead_s=-1.0)
+
+
+def test_expert_weights_are_read_only_if_a_token_chose_them() -> None:
+    """One token reads the active parameters; a large batch reads them all."""
+    cost = RooflineCost(H100, replace(MOE, linear_efficiency=1.0))
+    bandwidth = H100.bandwidth_bytes_s * H100.memory_efficiency
+    assert cost.linear_s(1) == pytest.approx(MOE.active_parameters / bandwidth)
+    assert cost.linear_s(200) == pytest.approx(MOE.parameters / bandwidth, rel=0.01)
+
+
+def test_tensor_parallel_divides_the_work_and_adds_collectives() -> None:
+    one, eight = (RooflineCost(H100, LLAMA, tensor=degree) for degree in (1, 8))
+    work = chunk(4096, 100_000)
+    part = (one.stage_s(work) - H100.step_overhead_s) / 8
+    latency_s = 2 * LLAMA.layers * H100.link_latency_s
+    traffic_s = 2 * LLAMA.layers * 4096 * LLAMA.hidden * 2 * 2 * 7 / 8 / H100.link_bytes_s
+    expected = part + H100.step_overhead_s + latency_s + traffic_s
+    assert eight.stage_s(work) == pytest.approx(expected)
+
+
+def test_kv_groups_are_added_as_the_context_grows() -> None:
+    cost = RooflineCost(H100, LLAMA, tensor=8, kv_parallel=4)
+    deep = [cost.kv_groups(groups * KV_GROUP_TOKENS) for groups in range(6)]
+    assert deep == [1, 2, 3, 4, 4, 4]
+    spread = cost.attention_s(chunk(512, 2_000_000, 4))
+    assert spread == pytest.approx(cost.attention_s(chunk(512, 2_000_000)) / 4)

@@ -15,6 +15,7 @@ from laar_lab.sim.engine import (
     CostModel,
     EngineSettings,
     Job,
+    KvEvent,
     LinearCost,
     RooflineCost,
     SimulatedEngine,
@@ -325,3 +326,17 @@ def test_without_preemption_a_short_request_waits_for_a_full_long_prefill() -> N
     timings = drive(target, jobs)
     assert timings["short"].first_token_s == pytest.approx(100 + 200 * PREFILL_S)
     assert timings["too"].first_token_s == timings["short"].first_token_s
+
+
+def test_a_restart_loses_jobs_and_cache() -> None:
+    target = engine(max_num_seqs=1, kv_events=True)
+    for name in "ab":
+        target.submit(job(name, 0.0, 160, 50, blocks=tuple(range(10))))
+    assert target.step(0.0) is not None
+    assert sorted(target.restart()) == ["a", "b"]
+    ((_, told),) = run_out(target, 1.0)
+    assert (told.duration_s, told.events) == (0.0, (KvEvent("cleared"),))
+    assert target.load().kv_usage == 0
+    target.submit(job("a", 2.0, 161, blocks=tuple(range(10))))
+    (_, step), *_ = run_out(target, 2.0)
+    assert step.progress[0].cached_tokens == 0

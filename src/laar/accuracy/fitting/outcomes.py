@@ -29,7 +29,6 @@ class MeasuredOutcome(BaseModel):
         ttft_s: time to first token; None unless the answer was streamed.
         status: HTTP status; 0 for no answer.
         score: score in 0..1, if the grader gave one.
-        dollars: cost of the answer, if known.
         text: a bounded sample of the question for detecting tasks, if it may be kept.
         task_named: whether the task was named in the file rather than detected.
         base: the base model, if `model` is an adapter.
@@ -52,7 +51,6 @@ class MeasuredOutcome(BaseModel):
     endpoint: str | None = None
     error: str | None = None
     score: Annotated[float, Field(ge=0, le=1)] | None = None
-    dollars: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     text: Annotated[str, Field(max_length=2048)] | None = None
     task_named: bool = True
     base: _Name | None = None
@@ -82,7 +80,7 @@ def by_query(outcomes: Iterable[MeasuredOutcome]) -> dict[str, dict[str, Measure
 def dump_outcome(outcome: MeasuredOutcome) -> bytes:
     """Return an outcome as a line of JSON, including the newline."""
     fields = outcome.model_dump(mode="json")
-    for name in ("score", "dollars", "text", "base"):
+    for name in ("score", "text", "base"):
         if fields[name] is None:
             del fields[name]
     if fields["task_named"]:

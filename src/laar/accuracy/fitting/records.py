@@ -3,7 +3,7 @@
 A file has one JSON entry per line, or one JSON array of entries, optionally gzipped. An entry is
 
 * a question and each model's score on it: ``{task, question, scores: {model: 0..1}}``, with
-  ``seconds`` and ``dollars`` by model if known;
+  ``seconds`` by model if known;
 * one graded answer: ``{model, task, question, correct}``, where ``correct`` is true, false or 0..1,
   also called ``score`` or ``grade``; ``messages`` may replace the question;
 * an outcome of `laar measure`;
@@ -306,9 +306,7 @@ class _Entry(BaseModel):
     language: Annotated[str, Field(max_length=_MAX_LANGUAGE_CHARS)] | None = None
     tokens: _Amount | None = _called("prompt_tokens", "tokens", "bucket_tokens")
 
-    def outcome(
-        self, model: str, score: float | None, seconds: float | None, dollars: float | None
-    ) -> MeasuredOutcome:
+    def outcome(self, model: str, score: float | None, seconds: float | None) -> MeasuredOutcome:
         """Return one model's outcome; a different question with the same text has the same id."""
         question = seen = self.question or ""
         prompt_chars = len(question)
@@ -338,14 +336,12 @@ class _Entry(BaseModel):
             prompt_tokens=None if self.tokens is None else int(self.tokens),
             text=sample_of(seen) or None,
             latency_s=seconds or 0.0,
-            dollars=dollars,
         )
 
 
 class _Scored(_Entry):
     scores: Annotated[dict[_Model, _Score | None], Field(max_length=MAX_MODELS)]
     seconds: dict[str, _Amount | None] = {}
-    dollars: dict[str, _Amount | None] = {}
 
 
 class _Graded(_Entry):
@@ -353,13 +349,12 @@ class _Graded(_Entry):
     adapter: str = ""
     grade: _Score | None = _called(*_GRADES)
     seconds: _Amount | None = _called("latency_s", "seconds")
-    dollars: _Amount | None = _called("dollars", "cost_dollars")
 
 
 def _scored(raw: dict[str, Any]) -> list[MeasuredOutcome]:
     entry = _Scored.model_validate(_present(raw))
     made = [
-        entry.outcome(model, score, entry.seconds.get(model), entry.dollars.get(model))
+        entry.outcome(model, score, entry.seconds.get(model))
         for model, score in entry.scores.items()
     ]
     if not all(outcome.text for outcome in made):
@@ -374,7 +369,7 @@ def _graded(raw: dict[str, Any]) -> MeasuredOutcome:
     if isinstance(end, dict) and "model" in end:  # Envoy's last choice
         raw = raw | {"model": end["model"]}  # without its time, which includes queues and caches
     entry = _Graded.model_validate(_present(raw))
-    return entry.outcome(entry.adapter or entry.model, entry.grade, entry.seconds, entry.dollars)
+    return entry.outcome(entry.adapter or entry.model, entry.grade, entry.seconds)
 
 
 def _present(raw: dict[str, Any]) -> dict[str, Any]:
