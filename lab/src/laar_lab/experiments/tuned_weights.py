@@ -6,8 +6,7 @@ window of the second half. A policy's weights are tuned in a wide box around the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from typing import cast
@@ -42,7 +41,7 @@ from laar_lab.trace import TRACE_BLOCK_TOKENS
 from laar_lab.tuning import tune
 
 TRAINING_SEED = 5000
-_WINDOWS = 60
+_WINDOWS = 30
 _WINDOW_S = 300.0
 _UNCOUNTED_S = 60.0
 _WIDE = 10.0  # the box: a tenth of a published weight to ten times
