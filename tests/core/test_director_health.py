@@ -2,7 +2,6 @@
 
 import random
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +12,6 @@ from laar.health import DULL, GOOD, USELESS, Health, HealthSettings, Kind, Reply
 from laar.policies import POLICY_NAMES
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.telemetry.decisions import DecisionMemory
-from laar.tuning.tuner import Weights
 from support.directors import director_of
 
 A, B, C = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
@@ -498,13 +496,10 @@ def test_useless_answers_to_a_client_and_a_probe_exclude_the_endpoint():
 
 def learned_from(kind=None, status=200):
     """Return all that is learned from an answer at A: a good one, a useless one or a refusal."""
-    tuned, traced, seen = [], [], []
-    tuner = SimpleNamespace(
-        weights=lambda _now: Weights(1, {}), observe=lambda sample, _now: tuned.append(sample.ok)
-    )
+    traced, seen = [], []
     prefixes = PrefixBeliefs(key=b"k", max_bytes=1 << 20)
     prefixes.blocks_held.answered = lambda _session, tokens: traced.append(tokens)
-    d = fleet(A, B, C, prefixes=prefixes, tuner=tuner)
+    d = fleet(A, B, C, prefixes=prefixes)
     for address in (B, C):
         answer(d, address, GOOD, 0.5)
     d.watch(settled=lambda _decision, end: seen.append(end.ok))
@@ -522,7 +517,6 @@ def learned_from(kind=None, status=200):
     d.settle(decision, end)
     again = d.choose(ask, 2.0)
     return {
-        "tuner": tuned[2:],
         "lengths by KV events": traced,
         "ok": seen,
         "speeds": d.engines.state() != before,
