@@ -8,7 +8,7 @@ same `View`, which is built once per decision.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -105,7 +105,6 @@ class View:
     reported: Floats | None = None
     terms: Terms | None = None
     reason: str = ""
-    weights: Mapping[str, float] | None = None
     engines: Engines | None = None
     demand: Demand | None = None
     again: Floats | None = None
