@@ -54,7 +54,7 @@ size: $(STAMP)
 	$(BIN)/python deploy/size.py
 
 # The directories whose tests start no server, for `make quick`.
-QUICK := core explain flow health policies prefix accuracy protocol settings sharing telemetry tuning
+QUICK := core explain flow health policies prefix accuracy protocol settings sharing telemetry
 
 # Tests spend half of their time waiting for servers, so two of them share a core.
 WORKERS := $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
@@ -67,7 +67,7 @@ unit: $(STAMP)
 		{ [ $$? = 1 ] && echo "Once more, alone:" && $(BIN)/pytest -q --last-failed --last-failed-no-failures none --maxfail 1 -m "not slow and not vllm"; }
 
 # The packages of tool.coverage in pyproject.toml.
-COVERED := explain flow policies prefix settings sharing tuning
+COVERED := explain flow policies prefix settings sharing
 
 coverage: $(STAMP)  ## line and branch coverage of some packages by their own tests, with a minimum
 	$(BIN)/pytest -q -n auto -m "not slow and not vllm" --cov --cov-report=term $(COVERED:%=tests/%)

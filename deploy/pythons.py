@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 
 TESTS = [
     *("accuracy", "cli", "core", "datalayer", "envoy", "explain", "flow", "health", "policies"),
-    *("prefix", "protocol", "settings", "sharing", "telemetry", "tuning"),
+    *("prefix", "protocol", "settings", "sharing", "telemetry"),
     *(f"server/test_{name}.py" for name in ("gateway", "share_tls", "tls", "ways", "wire")),
 ]
 """Tests of code that depends on the interpreter: parsers, TLS, asyncio, numbers."""

@@ -288,7 +288,7 @@ def _check_input(make: Callable[[], Extension]) -> None:
 
 def _values(view: View) -> dict[str, bytes]:
     """Return everything an extension may read, as bytes, which can be compared even with NaN."""
-    kept = ("terms", "reason", "faults", "rng", "table", "weights", "engines")
+    kept = ("terms", "reason", "faults", "rng", "table", "engines")
     found = {f.name: getattr(view, f.name) for f in fields(view) if f.name not in kept}
     columns = {f"table.{n}": v for n, v in vars(view.table).items() if isinstance(v, np.ndarray)}
     return {name: pickle.dumps(value) for name, value in (found | columns).items()}

@@ -69,9 +69,6 @@ WRONG = [
     Wrong("no choice", "routing:\n  mode: sometimes", "'sometimes'", "'enforce'", line=2),
     Wrong("policy", "routing:\n  policy: laaar", "`laaar`", "did you mean `laar`?", line=2),
     Wrong("parameter", "routing:\n  baselines: {llm-d: {x: 1}}", "unknown parameter `x`", line=2),
-    Wrong("objective", "tuner:\n  objective: p99", "unknown tuner.objective `p99`", "e2e-p95"),
-    Wrong("bound", "tuner:\n  bounds: {k_rt: [0.1, 1]}", "unknown bound `k_rt`", "`k_rtt`?"),
-    Wrong("tuned baseline", "tuner: {enabled: true}\nrouting: {policy: random}", "`random`"),
     Wrong("collector", "otlp:\n  traces: 127.0.0.1:4318", "give a whole URL", line=2),
     Wrong("routes", "context:\n  routes: [{name: a}, {name: a}]", "two routes", "rename one"),
     # endpoints

@@ -9,6 +9,7 @@ from laar.core.decision import Completion, DirectorSettings
 from laar.core.membership import ROLE_LABEL, EndpointSpec
 from laar.core.request import Api, Request
 from laar.health import DULL, GOOD, USELESS, Health, HealthSettings, Kind, Reply, Word, standing_of
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.telemetry.decisions import DecisionMemory
 from support.directors import director_of
 
@@ -417,6 +418,45 @@ def test_an_answer_of_a_removed_endpoint_is_no_fault_of_laar():
     d.replied(decision, Reply(status=200, found=GOOD, model="/data/weights"), 1.2, read=True)
     d.settle(decision, end())
     assert not d.degraded
+
+
+def learned_from(kind=None, status=200):
+    """Return all that is learned from an answer at A: a good one, a useless one or a refusal."""
+    traced, seen = [], []
+    prefixes = PrefixBeliefs(key=b"k", max_bytes=1 << 20)
+    prefixes.blocks_held.answered = lambda _session, tokens: traced.append(tokens)
+    d = fleet(A, B, C, prefixes=prefixes)
+    for address in (B, C):
+        answer(d, address, GOOD, 0.5)
+    d.watch(settled=lambda _decision, end: seen.append(end.ok))
+    ask, before = request(subset=frozenset({A})), d.engines.state()
+    decision = d.decide(ask, 1.0)
+    decision.flight.traced_as = "session"
+    d.replied(decision, Reply(status=status), 1.1, read=True)
+    d.answering(decision, 1.1, ok=status == 200)
+    if status == 200:
+        model = "foreign" if kind is Kind.MODEL else ""
+        found = GOOD if model else kind or GOOD
+        d.replied(decision, Reply(status=200, found=found, model=model), 1.2, read=True)
+    fields = {} if status != 200 else {"prompt_tokens": 5000, "cached_tokens": 0}
+    end = Completion(status=status, cause="complete", latency_s=0.3, ttft_s=0.1, **fields)
+    d.settle(decision, end)
+    again = d.choose(ask, 2.0)
+    return {
+        "lengths by KV events": traced,
+        "ok": seen,
+        "speeds": d.engines.state() != before,
+        "cached tokens": again.tokens - again.uncached_tokens,
+        "prompt tokens": again.tokens,
+    }
+
+
+@pytest.mark.parametrize("kind", sorted(USELESS - DULL))
+def test_a_useless_answer_teaches_no_more_than_a_refusal(kind):
+    refused = learned_from(status=503)
+    assert learned_from(kind) == refused
+    good = learned_from()
+    assert all(good[name] != value for name, value in refused.items())
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,6 @@ def admin_routes(tmp_path):
             "endpoints": [{"address": "127.0.0.1:1", "model": "m"}],
             "listen": {"admin": f"127.0.0.1:{free_port()}"},
             "flow": {"enabled": True},
-            **({"tuner": {"enabled": True}} if "tuner" in Settings.model_fields else {}),
         }
     )
     server = Runner(settings).admin.open()

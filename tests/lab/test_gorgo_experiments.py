@@ -4,10 +4,10 @@ from statistics import mean
 
 import pytest
 
-from laar.tuning.windows import Observed
 from laar_lab.experiments import find_experiment
 from laar_lab.experiments.gorgo_published import PublishedClimb
 from laar_lab.experiments.gorgo_runs import Run, arrivals_of, run_one, sites_of
+from laar_lab.tuning.windows import Observed
 
 
 def test_the_climb_converges_despite_noise():

@@ -6,12 +6,12 @@ import yaml
 from typer.testing import CliRunner
 
 from laar.cli import app
-from laar.core.cost import TUNABLE, CostWeights
+from laar.core.cost import CostWeights
 from laar.settings import load
-from laar.tuning.settings import TunerSettings
 from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost
 from laar_lab.sim.fleet import Arrival, FleetSettings, Prompt, Site, spread
-from laar_lab.tuning import tune
+from laar_lab.tuning.climb import tune
+from laar_lab.tuning.settings import TUNABLE, TunerSettings
 
 WINDOW = 20
 
@@ -39,7 +39,7 @@ def trace(count, tokens=640):
 
 def climb(arrivals, max_windows=6, fleet=None, on_end=lambda _a, _e: None):
     settings = TunerSettings(bounds=TUNABLE, window=WINDOW, max_windows=max_windows)
-    initial = CostWeights(k_rtt=1.0, k_queue=0.5, k_delay=0.5).tunable()
+    initial = {"k_rtt": 1.0, "k_queue": 0.5, "k_delay": 0.5}
     return tune(
         lambda: arrivals,
         fleet or sites(),
@@ -112,5 +112,5 @@ def test_the_command_tunes_a_trace_and_prints_settings_that_the_picker_loads(tmp
     settings = tmp_path / "laar.yaml"
     settings.write_text("endpoints: [{address: '10.0.0.1:80', model: m}]\n" + printed)
     found = json.loads((tmp_path / "path.json").read_text())
-    assert load(settings).settings.routing.weights.tunable() == found["weights"]
+    assert load(settings).settings.routing.weights == CostWeights(**found["weights"])
     assert len(found["windows"]) == 3

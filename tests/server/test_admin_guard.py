@@ -18,7 +18,7 @@ from support.admin import admin_port
 
 TOKEN = "a-token-of-some-length"
 OPEN = ["/metrics", "/healthz", "/readyz"]
-PAGES = ["/", "/decisions", "/config", "/fleet", "/models", "/tuner", "/explain", "/outcomes"]
+PAGES = ["/", "/decisions", "/config", "/fleet", "/models", "/explain", "/outcomes"]
 LARGE = 16 << 20
 """Bytes of an answer that does not fit in socket buffers."""
 JSON = {"content-type": "application/json"}

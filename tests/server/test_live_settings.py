@@ -11,6 +11,7 @@ import orjson
 import pytest
 import yaml
 
+from laar.core.cost import CostWeights
 from laar.core.request import Api, Request
 from laar.datalayer.visits import cancel
 from laar.declaring import Applies
@@ -195,7 +196,7 @@ async def test_weights_and_artifact_are_reloaded_and_learned_outcomes_are_kept(g
     gateway.change(routing={"k_rtt": 0.25, "k_queue": 0.75})
     await eventually(lambda: metric(runner, CHANGES) == 1, what="the weights")
     [(scorer, _)] = runner.picker.director.policies["laar"].scorers
-    assert scorer.weights.tunable() == {"k_rtt": 0.25, "k_queue": 0.75, "k_delay": 1.0}
+    assert scorer.weights == CostWeights(k_rtt=0.25, k_queue=0.75)
 
     capability.write_text("{}")
     await eventually(lambda: metric(runner, REFUSED) == 1, what="the refusal of the artifact")
@@ -337,17 +338,6 @@ async def test_a_context_route_keeps_its_memory_unless_its_hook_changes(gateway)
     gateway.change(context=rag(mode="off"))
     await eventually(lambda: metric(runner, CHANGES) == 3, what="the switch")
     assert runner.processor.env.hook is None
-
-
-async def test_the_tuner_keeps_its_weights(gateway):
-    gateway.members(("127.0.0.1:1", "m"))
-    runner = await gateway.picker(tuner={"enabled": True, "window": 20})
-    gateway.change(routing={"k_rtt": 1.5, "fallbacks": 1})
-    await eventually(lambda: metric(runner, PENDING) == 1, what="the pending weight")
-    assert "The tuner has its own weights" in runner.picker.problems["settings restart"]
-    [(scorer, _)] = runner.picker.director.policies["laar"].scorers
-    assert scorer.weights.k_rtt == 1.0
-    assert runner.picker.director.settings.fallbacks == 1
 
 
 # -- every live setting ------------------------------------------------------------------------

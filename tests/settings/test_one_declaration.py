@@ -16,7 +16,6 @@ from laar.protocol.stream import StreamSettings
 from laar.settings import Settings, load
 from laar.settings.context import ContextRoute
 from laar.settings.section import Section
-from laar.tuning.settings import TunerSettings
 from laar_lab.sim.fleet import FleetSettings
 from support.other_settings import BASE, OTHER, document
 
@@ -30,7 +29,6 @@ def parts(settings):
         "enforcement": settings.routing.enforcement,
         "director": settings.routing.director,
         "cost": settings.routing.weights,
-        "tuner": settings.tuner.climb,
     }
 
 
@@ -53,7 +51,6 @@ def test_an_omitted_setting_has_the_default_of_its_feature():
         "enforcement": Enforcement(),
         "director": DirectorSettings(),
         "cost": CostWeights(),
-        "tuner": TunerSettings(bounds=settings.tuner.bounds),
     }
     assert ContextRoute(name="any").hook == ContextSettings()
 
@@ -70,25 +67,17 @@ def test_the_lab_has_the_default_settings_of_the_picker():
     assert lab.sample_every_s == settings.bodies.sample_every_s
 
 
-NO_KEY = {
-    "transfer_tokens_per_s",
-    "tolerance",
-    "sigma",
-    "sigma_min",
-    "window_s",
-    "drain_s",
-    "seed",
-}
+NO_KEY = {"transfer_tokens_per_s"}
 
 
 def test_every_setting_of_a_feature_can_be_set_in_the_file():
     """Change all settings in the file; each field in the code must differ from its default."""
-    chosen = set(OTHER) - {"routing.policy"}  # the tuner supports only `laar`
+    chosen = set(OTHER)
     before, after = (parts(Settings.model_validate(document(paths))) for paths in ((), chosen))
     for name, part in before.items():
         changed = dict(values(after[name]))
         same = {key for key, value in values(part) if changed[key] == value}
-        assert same - NO_KEY <= {"policy"}
+        assert same <= NO_KEY
 
 
 @pytest.mark.parametrize("mode", ["on", "off", "observe"])

@@ -29,7 +29,7 @@ def test_every_setting_declares_when_a_change_applies():
     assert set(OTHER) == {path for path, _ in leaves(Settings)}, "add a value for it to OTHER"
 
 
-chosen = st.sets(st.sampled_from(sorted(set(OTHER) - {"tuner.enabled"})))
+chosen = st.sets(st.sampled_from(sorted(OTHER)))
 
 
 @pytest.mark.long
@@ -51,14 +51,9 @@ def test_live_settings_change_together_and_others_wait(before, after):
 @given(chosen)
 @settings(max_examples=examples(100))
 def test_settings_after_any_change_are_valid(paths):
-    """Try any change, with the tuner on or off beforehand."""
-    paths -= {"routing.policy"}
-    for running_paths in (set(), {"tuner.enabled"}):
-        running = Settings.model_validate(document(running_paths))
-        found = change(running, Settings.model_validate(document(paths)))
-        Settings.model_validate(found.settings.model_dump())
-        if running.tuner.enabled:
-            assert not CLIMB & set(found.applied)
+    running = Settings.model_validate(BASE)
+    found = change(running, Settings.model_validate(document(paths)))
+    Settings.model_validate(found.settings.model_dump())
 
 
 def test_endpoints_that_move_into_a_file_stay_until_the_restart():
@@ -69,13 +64,6 @@ def test_endpoints_that_move_into_a_file_stay_until_the_restart():
     assert found.applied == ()
     assert set(found.pending) == {"endpoints", "endpoints_file", "flow.patience"}
     assert "no endpoints" in found.obstacle
-
-
-def test_a_policy_that_cannot_be_tuned_waits_until_the_tuner_is_off():
-    running = Settings.model_validate(document({"tuner.enabled"}))
-    found = change(running, Settings.model_validate(document({"routing.policy"})))
-    assert found.settings == running
-    assert "only the policy `laar` is tuned" in found.obstacle
 
 
 # -- origins -----------------------------------------------------------------------------------

@@ -139,7 +139,6 @@ def with_all_parts(tmp_path):
     return picker_of(
         ["a"],
         flow={"enabled": True},
-        tuner={"enabled": True},
         decisions={"log": str(tmp_path / "log")},
         share={"snapshot_file": str(tmp_path / "snapshot")},
         context={"routes": [{"name": "all", "mode": "on"}]},

@@ -271,18 +271,6 @@ ROWS: dict[str, list[Panel]] = {
     ],
     "Experiments": [
         (
-            "Tuner: weights",
-            "short",
-            "The best found so far. Empty if nothing is tuned.",
-            [(gauge("laar_tuner_weight", "weight"), "{{weight}}")],
-        ),
-        (
-            "Tuner: objective",
-            "s",
-            "With the best weights.",
-            [(gauge("laar_tuner_cost_seconds", "job"), "{{job}}")],
-        ),
-        (
             "Shadow: agreement",
             "percentunit",
             "Share of shadowed decisions in which the serving balancer chose as laar would have.",

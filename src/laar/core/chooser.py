@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import xxhash
@@ -29,7 +29,7 @@ from laar.core.engines import Engines
 from laar.core.exploring import Explorer
 from laar.core.filters import fresh
 from laar.core.guards import Faults
-from laar.core.interfaces import Assessor, Fault, Room, View, WeightSource
+from laar.core.interfaces import Assessor, Fault, Room, View
 from laar.core.needs import Needs
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
@@ -39,9 +39,6 @@ from laar.core.views import view_of
 from laar.errors import RequestError
 from laar.health import Health, HealthSettings
 from laar.prefix.beliefs import PrefixBeliefs
-
-if TYPE_CHECKING:
-    from laar.tuning.tuner import Weights
 
 Priority = Callable[[View], int]
 """Set by flow control: returns the priority (lower first) to send to engines that accept one."""
@@ -112,8 +109,6 @@ class Chooser:
         self.needs = Needs(table)
         self.degraded = Faults()
         self._on_fault = on_fault
-        self.tuner: WeightSource | None = None
-        self._next_weights: Weights | None = None
         self.use(settings, policies)
 
     def use(self, settings: DirectorSettings, policies: Mapping[str, Policy]) -> None:
@@ -156,16 +151,14 @@ class Chooser:
             return self._decision(request, group, drawn, now, new_id, earlier, group.alive)
         asked = self.policies.get(request.policy) if self.settings.allow_policy_header else None
         policy = asked or self.policies[self.settings.policy]
-        tuned = None if self.tuner is None else self._tuned(self.tuner, policy, request, now)
-        weights = tuned.values if tuned else None
-        view, tokens_of, degraded = view_of(self, request, earlier, group, weights, now)
+        view, tokens_of, degraded = view_of(self, request, earlier, group, now)
         able = group.alive
         if self.table.windowed or self.needs.refusals:
             fits, able = self._fitting(view, group, tokens_of)
             if not fits.any():  # what it fits is full, but may take it all the same
                 subset = frozenset(self.table.by_slot[slot].address for slot in able.tolist())
                 group, earlier = self._group(request, now, subset)
-                view, tokens_of, degraded = view_of(self, request, earlier, group, weights, now)
+                view, tokens_of, degraded = view_of(self, request, earlier, group, now)
                 fits, able = self._fitting(view, group, tokens_of)
             view.fits = fits
         if request.companion_of:
@@ -173,9 +166,8 @@ class Chooser:
         ranking = self._rank(policy, view, group, room, degraded)
         if view.beside is not None:
             check_worth(view, ranking.order[0])
-        version = tuned.version if tuned else 0
         return self._decision(
-            request, group, ranking, now, new_id, earlier, able, version=version, priority=priority
+            request, group, ranking, now, new_id, earlier, able, priority=priority
         )
 
     def _decision(
@@ -188,13 +180,12 @@ class Chooser:
         earlier: Sequence[str],
         able: Slots,
         *,
-        version: int = 0,
         priority: Priority | None = None,
     ) -> Decision:
         """Return the decision for the first of a ranking.
 
         `earlier` are the models tried earlier, `able` all endpoints that are up and that the
-        request fits, and `version` is the tuner's window.
+        request fits.
         """
         view, policy, order = ranking.view, ranking.policy, ranking.order
         at, health = order[0], self.health
@@ -249,7 +240,6 @@ class Chooser:
             scores=ranking.scores,
             eligible=ranking.eligible,
             position=0 if view is None else at,
-            weights_version=version,
             engine_priority=engine_priority,
             trial=ranking.on_trial,
             once=once,
@@ -375,20 +365,6 @@ class Chooser:
             load = np.fmax(table.in_flight[drawn], reported)  # NaN means not reported
             order = [order[at] for at in np.argsort(load, kind="stable").tolist()]
         return Ranking(slots=slots, order=order, reason="opaque", eligible={})
-
-    def _tuned(
-        self, tuner: WeightSource, policy: Policy, request: Request, now: float
-    ) -> Weights | None:
-        """Return the tuner's weights for this decision; None means the policy's own.
-
-        Weights stay the same until a decision has used them, so previews and queued requests leave
-        no gaps in a window.
-        """
-        if policy.name != self.settings.policy or request.shadow:
-            return None
-        if self._next_weights is None:
-            self._next_weights = self.degraded.attempt("tuner", tuner.weights, now)
-        return self._next_weights
 
     def _fitting(self, view: View, group: Group, tokens_of: Floats) -> tuple[Mask, Slots]:
         """Return which candidates the request fits, and all such endpoints that are up."""

@@ -90,7 +90,7 @@ class Comparison:
     def _view(self, view: View, decision: Decision, table: EndpointTable) -> View:
         other = copy(view)
         other.apart = copy(view.apart)  # a scorer writes to it
-        other.rng, other.weights, other.terms = self.rng, None, None
+        other.rng, other.terms = self.rng, None
         other.reason, other.faults = "", ()
         if self.assessor is not None:
             model_id = table.model_id[view.slots]

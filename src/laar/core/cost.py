@@ -24,10 +24,6 @@ MIN_PROBABILITY = 0.01
 """Floor of Q. Below it a model has practically no chance, and dividing by so small an estimate
 would rank endpoints by noise."""
 
-TUNABLE = {"k_rtt": (0.005, 2.0), "k_queue": (0.02, 2.0), "k_delay": (0.02, 2.0)}
-"""Weights the tuner may set, each with its floor and cap. No floor is zero, since a tuner that can
-switch a term off will eventually do so: its objective does not measure what the term protects."""
-
 RETRY_PENALTY = 100.0
 """Minimum factor on a model's cost for each time that the model was tried. The factor always ranks
 it after all models tried less often; this minimum also gives it a score near 0 in the mean of a
@@ -51,10 +47,6 @@ class CostWeights:
     k_delay: Annotated[float, Ge(0), Le(1000)] = 1.0
     """Weight of the seconds that a request costs other requests: those in flight, those that arrive
     before its prefill ends, and those whose cached text it evicts. 0 ignores them."""
-
-    def tunable(self) -> dict[str, float]:
-        """Return the weights that the tuner may set, by name."""
-        return {name: getattr(self, name) for name in TUNABLE}
 
 
 @dataclass(slots=True, kw_only=True)

@@ -200,7 +200,6 @@ class Decision:
         scores: scores of the view's candidates.
         eligible: which of them could be chosen.
         position: position of the chosen candidate in the view.
-        weights_version: the tuner's window that the outcome belongs to; 0 if none.
         engine_priority: priority for an engine that accepts one; lower runs first. None keeps the
             client's.
         trial: the endpoint is excluded, and this request tests whether it has recovered.
@@ -232,7 +231,6 @@ class Decision:
     position: int = 0
     rank: int | None = None
     way: Way = PLAIN
-    weights_version: int = 0
     engine_priority: int | None = None
     trial: bool = False
     once: bool = False

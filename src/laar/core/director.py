@@ -23,7 +23,7 @@ from laar.core.endpoints import EndpointTable
 from laar.core.exploring import TRY
 from laar.core.feedback import Feedback
 from laar.core.guards import Observers, run_steps
-from laar.core.interfaces import Assessor, Fault, Room, WeightSource
+from laar.core.interfaces import Assessor, Fault, Room
 from laar.core.membership import key_of
 from laar.core.policy import Policy
 from laar.core.request import Request
@@ -40,8 +40,6 @@ class Director(Chooser):
     Args:
         new_id: makes the ids of decisions. Outcomes are reported by id, so clients must not be able
             to guess other clients' ids. None uses `rng`, which is good enough for a lab.
-        tuner: sets the weights of the settings' policy for each decision, and receives the
-            outcomes; None to use the policy's own weights.
     """
 
     def __init__(
@@ -54,7 +52,6 @@ class Director(Chooser):
         new_id: Callable[[], str] | None = None,
         assessor: Assessor | None = None,
         prefixes: PrefixBeliefs | None = None,
-        tuner: WeightSource | None = None,
         health: Health | None = None,
         on_fault: Callable[[Fault], None] = lambda _fault: None,
     ) -> None:
@@ -70,7 +67,6 @@ class Director(Chooser):
         )
         feedback = self._feedback = Feedback(self)
         attempts = self._attempts = Attempts(table, self.health)
-        self.use_tuner(tuner)
         ids = random.Random(rng.getrandbits(40))
         self.new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
         """Returns an id for a new decision."""
@@ -96,10 +92,6 @@ class Director(Chooser):
         observers.add("learning", left=self.needs.drop)
         observers.add("health", left=self.health.drop)
         table.on_free = lambda slot: run_steps(observers.left, self.degraded, slot)
-
-    def use_tuner(self, tuner: WeightSource | None) -> None:
-        """Take weights from a tuner, and report outcomes to it; None to stop both."""
-        self.tuner, self._next_weights = tuner, None
 
     def watch(
         self,
@@ -131,8 +123,6 @@ class Director(Chooser):
             raise
         if self.comparison is not None:
             self.comparison.observe(decision, self.table)
-        if decision.view is not None and decision.view.weights is not None:
-            self._next_weights = None  # the next decision uses new weights
         view, flight = decision.view, decision.flight
         if request.retries and not request.shadow:
             self.companions.begin(decision)

@@ -6,7 +6,6 @@ from laar.core.chooser import Chooser
 from laar.core.decision import Completion, Decision
 from laar.core.engines import Began
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.tuning.windows import Observed
 
 _FOUND = 0.9
 """Share of the tokens believed cached that must be found for the fetch time to be learned."""
@@ -95,16 +94,8 @@ class Feedback:
         )
 
     def ended(self, decision: Decision, end: Completion) -> None:
-        """Tell the tuner and the prefix index that a request ended."""
-        flight, now, chooser = decision.flight, decision.now + end.latency_s, self._chooser
-        if chooser.tuner is not None and decision.weights_version:
-            sample = Observed(
-                version=decision.weights_version,
-                ttft_s=end.latency_s if end.ttft_s is None else end.ttft_s,
-                e2e_s=end.latency_s,
-                ok=end.ok and end.cause == "complete",
-            )
-            chooser.degraded.attempt("learning", chooser.tuner.observe, sample, now)
+        """Tell the prefix index that a request ended."""
+        flight, chooser = decision.flight, self._chooser
         # In shadow mode the prompt may have gone to an endpoint that Envoy does not report.
         known = flight.served or not decision.request.shadow
         prefixes, receipt = chooser.prefixes, flight.receipt

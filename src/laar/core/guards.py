@@ -20,7 +20,7 @@ T = TypeVar("T")
 Reasoned = Literal["assessor", "prefixes", PolicyPart]
 """Parts whose failure becomes the reason of a decision: `degraded-assessor` and so on."""
 
-Part = Reasoned | Literal["health", "learning", "tuner", "watching"]
+Part = Reasoned | Literal["health", "learning", "watching"]
 
 Step = tuple[Part, Callable[..., object]]
 """A call and the part it belongs to."""

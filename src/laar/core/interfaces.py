@@ -8,7 +8,7 @@ same `View`, which is built once per decision.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -26,8 +26,6 @@ from laar.prefix.blocks import Chain
 
 if TYPE_CHECKING:
     from laar.core.companions import Beside
-    from laar.tuning.tuner import Weights
-    from laar.tuning.windows import Observed
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,7 +65,6 @@ class View:
         terms: the terms of the cost, set by a scorer that computes one, for the explanation.
         reason: a scorer's code for why its best candidate is the best. A scorer may use only a few
             different codes, since they label metrics.
-        weights: the tuner's weights for this decision, by name; None means the scorer's own.
         engines: learned speeds of the engines; None if nothing is learned.
         demand: recent requests that share this prompt's prefixes; None if nothing is known.
         again: text evicted for this prompt that will be requested again, as a share of the
@@ -108,7 +105,6 @@ class View:
     reported: Floats | None = None
     terms: Terms | None = None
     reason: str = ""
-    weights: Mapping[str, float] | None = None
     engines: Engines | None = None
     demand: Demand | None = None
     again: Floats | None = None
@@ -189,16 +185,6 @@ class NoRoomError(Exception):
     def __init__(self, view: View) -> None:
         super().__init__("no candidate has room")
         self.view = view
-
-
-class WeightSource(Protocol):
-    """Sets a policy's weights while serving; implemented by `laar.tuning.tuner.Tuner`."""
-
-    def weights(self, now: float) -> Weights:
-        """Return the weights for a decision; called once for each."""
-
-    def observe(self, sample: Observed, now: float) -> None:
-        """Record the outcome of a decision."""
 
 
 class Filter(Protocol):

@@ -7,7 +7,7 @@ guard: if one fails, the view is built without it, with a reason code.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,7 +34,6 @@ def view_of(
     request: Request,
     tried: Sequence[str],
     group: Group,
-    weights: Mapping[str, float] | None,
     now: float,
 ) -> tuple[View, Floats, str]:
     """Return the view for the scorers, the prompt's tokens by model, and a reason code.
@@ -141,7 +140,6 @@ def view_of(
         answers=standing.answers,
         knows_outcomes=bool(is_known or (known.reported is not None and some(known.reported))),
         load_s=load_s,
-        weights=weights,
         chain=chain,
         fetched_tokens=None if fetched is None else fetched[slots] * tokens,
     )

@@ -33,9 +33,8 @@ def shown(record: DecisionRecord, *, explained: bool = False) -> dict[str, objec
     `picked` is a position in `candidates`, the best `MAX_ROWS` of them; cost terms are missing if
     the policy has no cost. `wrong_answer_s` is missing if the client pays for a wrong answer with
     the next attempt. `unlike` is present if the request is unlike anything measured, so that
-    probabilities are mostly base rates. `tuner` is present while a tuner sets the weights; its
-    `window` is the one that the outcome belongs to, or 0. `compared` is present if another policy
-    was asked (`laar.core.decision.Compared`).
+    probabilities are mostly base rates. `compared` is present if another policy was asked
+    (`laar.core.decision.Compared`).
 
     Args:
         record: the record.
@@ -49,8 +48,6 @@ def shown(record: DecisionRecord, *, explained: bool = False) -> dict[str, objec
     fields["picked"], fields["candidates"] = _rows(record, ranked=explained)
     if view is not None and view.unlike:
         fields["unlike"] = True
-    if view is not None and view.weights is not None:
-        fields["tuner"] = {"window": decision.weights_version, "weights": dict(view.weights)}
     if view is not None and record.readings is not None:
         fields["filtered"] = _filtered(record, view, record.readings)
     if (compared := decision.flight.compared) is not None:

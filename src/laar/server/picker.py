@@ -45,7 +45,6 @@ from laar.telemetry.metrics import Metrics
 from laar.telemetry.observability import Observability, exporter
 from laar.telemetry.pools import PoolMetrics
 from laar.telemetry.problems import Problems
-from laar.tuning.tuner import Tuner
 
 if TYPE_CHECKING:
     from laar.server.reload import SettingsReloader
@@ -88,8 +87,6 @@ class Picker:
         self.prefixes: PrefixBeliefs | None = None
         if settings.prefix.enabled:
             self.prefixes = PrefixBeliefs(key=self.prefix_key, max_bytes=settings.prefix.max_bytes)
-        climb, weights = settings.tuner, settings.routing.weights
-        self.tuner = Tuner(climb.climb, weights.tunable()) if climb.enabled else None
         self.health = Health(settings.health.breaker, rng=rng)
         self.doubt_names: Callable[[str], None] = lambda _address: None
         """Schedules a refresh of the models of an endpoint, or of all if the address is empty."""
@@ -235,7 +232,6 @@ class Picker:
             new_id=partial(secrets.token_hex, 16),
             assessor=self.learning.assessor,
             prefixes=self.prefixes,
-            tuner=self.tuner,
             health=self.health,
             on_fault=self._part_failed,
         )

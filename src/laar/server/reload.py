@@ -153,8 +153,6 @@ class SettingsReloader:
         text = f"needed to apply {named}; the old value is in effect"
         if found.obstacle:
             text += f". They can only be applied together ({found.obstacle})"
-        if self.settings.tuner.enabled and any("routing." in path for path in found.pending):
-            text += ". The tuner has its own weights: these apply when a climb starts afresh"
         return text
 
     # -- showing -------------------------------------------------------------------------------

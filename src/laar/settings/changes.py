@@ -8,13 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from laar.core.cost import TUNABLE
 from laar.declaring import Applies
 from laar.settings.section import Section, leaves, value_at
 from laar.settings.settings import Settings
-
-_OF_THE_TUNER = frozenset(f"routing.{name}" for name in TUNABLE)
-"""Settings that the tuner starts from; changing them while it runs would undo its result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +42,7 @@ def change(running: Settings, wanted: Settings) -> Change:
         for path, applies in leaves(Settings)
         if value_at(running, path) != value_at(wanted, path)
     ]
-    applied = tuple(
-        path
-        for path, applies in differing
-        if applies is Applies.AT_ONCE and not (running.tuner.enabled and path in _OF_THE_TUNER)
-    )
+    applied = tuple(path for path, applies in differing if applies is Applies.AT_ONCE)
     pending = tuple(path for path, _ in differing if path not in applied)
     mixed = _mixed(running, wanted, applied)
     if applied and pending:

@@ -24,7 +24,12 @@ REMOVED_IN_0_3 = {
     "routing.quadratic_tokens": "delete it; it is learned",
     "routing.retry_penalty": "delete it; models that were tried rank last",
     "routing.weights_file": "`k_rtt`, `k_queue` and `k_delay`; `laar tune` prints them",
+    "tuner.bounds": "delete it",
+    "tuner.enabled": "`laar tune` on a trace prints `k_rtt`, `k_queue` and `k_delay`",
+    "tuner.max_windows": "`laar tune --windows`",
+    "tuner.objective": "`laar tune --objective`",
     "tuner.state_file": "`k_rtt`, `k_queue` and `k_delay` in `routing`",
+    "tuner.window": "`laar tune --window`",
 }
 """What replaces each setting."""
 

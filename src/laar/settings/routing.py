@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Le, MaxLen
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
-from laar.core.cost import TUNABLE, CostWeights
+from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings, Enforcement
 from laar.declaring import Applies
-from laar.errors import SettingError, unknown
+from laar.errors import SettingError
 from laar.flow.settings import FlowSettings
 from laar.health import HealthSettings
 from laar.policies import Profile, build_policies
@@ -21,7 +21,6 @@ from laar.policies.registry import Parameters
 from laar.prefix.index import MAX_BYTES
 from laar.protocol.stream import StreamSettings
 from laar.settings.section import Section, declared, part
-from laar.tuning.settings import TunerSettings
 
 MAX_POLICIES = 64
 """Maximum number of composed policies, since metrics are labeled by policy."""
@@ -148,33 +147,6 @@ class Prefix(Section):
     max_bytes: Annotated[int, Ge(1 << 20), Le(64 << 30)] = MAX_BYTES
     """Memory limit for the index in bytes. 128 MiB covers the caches of about 100 endpoints with
     500,000 tokens each. When full, the oldest entries of the fullest endpoint are evicted."""
-
-
-@declared(TunerSettings)
-class Tuning(Section):
-    """Hill climbing over the cost's weights, on live traffic."""
-
-    applies: ClassVar = Applies.AFTER_RESTART
-
-    enabled: bool = False
-    """Whether the picker tunes its weights by hill climbing, which starts over after a restart. Off
-    by default, since a climb is an experiment on users. Afterwards set routing.k_rtt, k_queue and
-    k_delay to what `laar tune --live` prints, and switch the tuner off. While it is on, changes to
-    these three settings wait for a restart, since the climb started from them."""
-    bounds: Mapping[str, tuple[float, float]] = TUNABLE
-    """Floor and cap of each tuned weight."""
-
-    @model_validator(mode="after")
-    def _usable(self) -> Tuning:
-        strange = set(self.bounds) - set(TUNABLE)
-        if strange:
-            raise ValueError(unknown("bound", min(strange), TUNABLE))
-        return self
-
-    @property
-    def climb(self) -> TunerSettings:
-        """Return the tuner's settings."""
-        return part(TunerSettings, self)
 
 
 @declared(HealthSettings)

@@ -23,7 +23,7 @@ from laar.settings.context import Context
 from laar.settings.listening import EnvoySection, Listen, Shutdown
 from laar.settings.reading import Bodies, Decisions, Headers, Otlp, Readings
 from laar.settings.removed import REMOVED
-from laar.settings.routing import Accuracy, Flow, HealthSection, Prefix, Routing, Tuning
+from laar.settings.routing import Accuracy, Flow, HealthSection, Prefix, Routing
 from laar.settings.section import Section, leaves, part, value_at
 from laar.settings.share import Share
 
@@ -47,7 +47,6 @@ class Settings(Section):
     health: HealthSection = HealthSection()
     flow: Flow = Flow()
     context: Context = Context()
-    tuner: Tuning = Tuning()
     decisions: Decisions = Decisions()
     share: Share = Share()
     otlp: Otlp = Otlp()
@@ -83,14 +82,9 @@ class Settings(Section):
         return part(StreamSettings, self.bodies, self.flow, self.headers, self.prefix, self.routing)
 
     @model_validator(mode="after")
-    def _has_endpoints_and_tunes_what_it_serves(self) -> Settings:
+    def _has_endpoints(self) -> Settings:
         if not (self.endpoints or self.endpoints_file or self.kubernetes):
             raise ValueError("no endpoints: give `endpoints`, `endpoints_file` or `kubernetes`")
-        if self.tuner.enabled and self.routing.director.policy != "laar":
-            raise ValueError(
-                "tuner.enabled: only the policy `laar` is tuned, and routing.policy is "
-                f"`{self.routing.director.policy}`"
-            )
         return self
 
 

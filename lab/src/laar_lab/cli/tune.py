@@ -1,94 +1,51 @@
-"""`laar tune`: tune the weights of the cost by hill climbing, in the lab or on a live picker.
+"""`laar tune`: tune the weights of the cost by hill climbing on a trace, in the lab.
 
-In the lab the climb runs on a trace. With `--live` it runs in the picker (`tuner.enabled` in its
-settings), which alone sees decisions and outcomes; the command follows the climb and can freeze it.
-Either way the command prints the best weights found, not the last ones tried, for the settings
-file.
+The command prints the best weights found, not the last ones tried, for the settings file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from laar.cli.terminal import JsonFile, TokenFile, admin_url, read_token
+from laar.cli.terminal import JsonFile
 from laar.errors import SettingError
 from laar_lab.cli.lab.options import BlockTokens, TimeScale
 
 if TYPE_CHECKING:
-    from laar.tuning.settings import TunerSettings
     from laar_lab.sim.fleet import Arrival
+    from laar_lab.tuning.settings import TunerSettings
 
 
 def tune(
-    trace: Annotated[
-        Path | None,
-        typer.Argument(help="Trace file (JSON lines; see `laar_lab.trace`). Omit it with --live."),
-    ] = None,
-    fleet: Annotated[
-        Path | None, typer.Option(help="Fleet file (YAML) to replay the trace against.")
-    ] = None,
-    live: Annotated[
-        bool, typer.Option("--live", help="Follow the tuner of a running picker.")
-    ] = False,
-    picker: Annotated[
-        str, typer.Option(help="Admin URL of the running picker.")
-    ] = "http://127.0.0.1:9090",
-    token_file: TokenFile = None,
-    freeze: Annotated[
-        bool, typer.Option("--freeze", help="With --live: end the climb now.")
-    ] = False,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="With --live: wait until the climb ends.")
-    ] = False,
+    trace: Annotated[Path, typer.Argument(help="Trace file (JSON lines; see `laar_lab.trace`).")],
+    fleet: Annotated[Path, typer.Option(help="Fleet file (YAML) to replay the trace against.")],
     objective: Annotated[
-        str | None,
-        typer.Option(
-            help="Objective to minimize: ttft-p95, e2e-p95 or ttft-and-e2e-p95. Defaults to the "
-            "default of `tuner.objective`."
-        ),
-    ] = None,
-    window: Annotated[
-        int | None,
-        typer.Option(
-            min=20,
-            max=100_000,
-            help="Requests per window. Defaults to the default of `tuner.window`.",
-        ),
-    ] = None,
+        str,
+        typer.Option(help="Objective to minimize: ttft-p95, e2e-p95 or ttft-and-e2e-p95."),
+    ] = "e2e-p95",
+    window: Annotated[int, typer.Option(min=20, max=100_000, help="Requests per window.")] = 128,
     windows: Annotated[int, typer.Option(min=1, help="Maximum number of windows to measure.")] = 60,
     seed: Annotated[int, typer.Option(help="Random seed for proposals, network and ties.")] = 0,
     time_scale: TimeScale = 1.0,
     block_tokens: BlockTokens = 512,
     json_file: JsonFile = None,
 ) -> None:
-    """Tune the weights of the cost, on a trace in the lab or on a live picker."""
-    import asyncio
+    """Tune the weights of the cost on a trace, in the lab."""
+    from laar_lab.tuning.settings import TUNABLE, TunerSettings
 
-    from laar.core.cost import TUNABLE
-    from laar.tuning.settings import TunerSettings
-    from laar_lab.live.tuner import follow
-
-    if live:
-        on_window = _show_window if wait else None
-        token, picker = read_token(token_file), admin_url(picker)
-        found = asyncio.run(follow(picker, token, freeze=freeze, wait=wait, on_window=on_window))
-    else:
-        if trace is None or fleet is None or not trace.is_file():
-            raise SettingError("give a trace and --fleet, or --live for a running picker")
-        settings = TunerSettings(bounds=TUNABLE, max_windows=windows, seed=seed)
-        if objective is not None:
-            settings = replace(settings, objective=objective)
-        if window is not None:
-            settings = replace(settings, window=window)
-        read = partial(_read_trace, trace, time_scale=time_scale, block_tokens=block_tokens)
-        found = _climb(read, fleet, settings)
-    _show(found, picker if live else str(trace), json_file)
+    if not trace.is_file():
+        raise SettingError(f"{trace} is not a file; give a trace (JSON lines)")
+    settings = TunerSettings(
+        bounds=TUNABLE, objective=objective, window=window, max_windows=windows, seed=seed
+    )
+    read = partial(_read_trace, trace, time_scale=time_scale, block_tokens=block_tokens)
+    _show(_climb(read, fleet, settings), str(trace), json_file)
 
 
 def _read_trace(trace: Path, *, time_scale: float, block_tokens: int) -> Iterator[Arrival]:
@@ -106,7 +63,7 @@ def _climb(
 
     from laar.core.cost import CostWeights
     from laar_lab.sim.fleet_file import read_fleet
-    from laar_lab.tuning import tune as climb
+    from laar_lab.tuning.climb import tune as climb
 
     described = read_fleet(fleet)
     columns = (TextColumn("requests"), BarColumn(), MofNCompleteColumn())
@@ -118,19 +75,11 @@ def _climb(
             described.sites(),
             described.picker("laar"),
             settings,
-            CostWeights().tunable(),
+            asdict(CostWeights()),
             seed=settings.seed,
             on_end=lambda _arrival, _exchange: bar.advance(task),
         )
     return tuner.export()
-
-
-def _show_window(window: Mapping[str, Any]) -> None:
-    weights = ", ".join(f"{name} {value:.3g}" for name, value in window["weights"].items())
-    cost_s = window["cost_s"]
-    measured = "no figure" if cost_s is None else f"{cost_s:.3f} s"
-    text = f"window {window['version']}: {window['role']}, {window['outcome']}; {measured}"
-    typer.echo(f"{text} with {weights}", err=True)
 
 
 def _show(found: Mapping[str, object], title: str, json: Path | None) -> None:
@@ -138,7 +87,7 @@ def _show(found: Mapping[str, object], title: str, json: Path | None) -> None:
     from rich.console import Console
 
     from laar_lab.report import dump, show
-    from laar_lab.tuning import tuning_report
+    from laar_lab.tuning.climb import tuning_report
 
     report = tuning_report(found, title)
     console = Console()

@@ -22,6 +22,7 @@ from laar_lab.experiments.gorgo_runs import (
     PAPER_INITIAL,
     Bounds,
     Run,
+    gorgo_scorer,
     on_seeds,
     policies_of,
     results_table,
@@ -33,6 +34,7 @@ from laar_lab.experiments.gorgo_runs import (
 from laar_lab.report import Report, Table
 from laar_lab.statistics import mean
 from laar_lab.sweep import sweep
+from laar_lab.tuning.climb import Climbing
 from laar_lab.workloads.sessions import GORGO_CHATS
 
 _LABEL = "gorgo-discovery"
@@ -54,7 +56,7 @@ def published_climb(run: Run, bounds: Bounds) -> dict[str, float]:
     climb = PublishedClimb(bounds, PAPER_INITIAL, seed=run.seed)
 
     def prepare(fleet: Any) -> None:
-        fleet.director.use_tuner(climb)
+        Climbing(fleet, climb, gorgo_scorer)
 
     run_policies(run, policies_of(run), prepare)
     return climb.best

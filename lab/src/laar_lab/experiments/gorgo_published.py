@@ -15,15 +15,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from laar.tuning.tuner import Weights
-from laar.tuning.windows import Observed
+from laar_lab.tuning.tuner import Weights
+from laar_lab.tuning.windows import Observed
 
 _SIGMA, _SIGMA_MIN, _DECAY = 0.5, 0.05, 0.817
 _OUTCOMES, _TARGET, _TOLERANCE = 8, 0.2, 0.005
 
 
 class PublishedClimb:
-    """GORGO's climb as published, used instead of the director's tuner.
+    """GORGO's climb as published, used instead of laar's tuner.
 
     Args:
         bounds: lower and upper bound of each weight.

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from laar.core.cost import CostWeights
+from laar.core.interfaces import Scorer
 from laar.core.policy import Policy
 from laar.policies import build_policies
 from laar.policies.pickers import ShuffledMaxScore
-from laar.tuning.settings import TunerSettings
 from laar_lab.policies.gorgo import Gorgo
 from laar_lab.report import Table, means_table
 from laar_lab.sim.engine import load_profile
@@ -36,7 +36,8 @@ from laar_lab.sim.fleet import (
 from laar_lab.statistics import Estimate, gain
 from laar_lab.sweep import sweep
 from laar_lab.tally import Tally
-from laar_lab.tuning import tune
+from laar_lab.tuning.climb import tune
+from laar_lab.tuning.settings import TunerSettings
 from laar_lab.workloads.sessions import GORGO_CHATS, ChatShape, chats
 
 NEAR = "ashburn:8000"
@@ -126,6 +127,11 @@ def policies_of(run: Run) -> dict[str, Policy]:
     score = Gorgo(**dict(run.gorgo))
     policies["gorgo"] = Policy(name="gorgo", scorers=[(score, 1.0)], picker=ShuffledMaxScore())
     return policies
+
+
+def gorgo_scorer(weights: Mapping[str, float]) -> Scorer:
+    """Return GORGO's scorer with these weights."""
+    return Gorgo(**weights)
 
 
 def picker_of(run: Run) -> FleetSettings:
@@ -238,5 +244,6 @@ def tuned(
         initial,
         seed=run.seed,
         policies=policies_of(run),
+        scorer_of=gorgo_scorer,
     )
     return cast("dict[str, float]", tuner.export()["weights"])

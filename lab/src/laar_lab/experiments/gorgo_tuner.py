@@ -11,9 +11,6 @@ import math
 import random
 from collections.abc import Mapping
 
-from laar.tuning.settings import TunerSettings
-from laar.tuning.tuner import Tuner
-from laar.tuning.windows import Observed
 from laar_lab.claims import Seen
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
@@ -21,6 +18,9 @@ from laar_lab.experiments.gorgo_published import PublishedClimb
 from laar_lab.policies.gorgo import PUBLISHED_WEIGHTS
 from laar_lab.report import Report, Table
 from laar_lab.statistics import estimate
+from laar_lab.tuning.settings import TunerSettings
+from laar_lab.tuning.tuner import Tuner
+from laar_lab.tuning.windows import Observed
 
 _BOX = {"rtt_weight": (0.01, 10.0), "queue_weight": (0.01, 10.0)}
 _START = {"rtt_weight": 0.5, "queue_weight": 0.1}

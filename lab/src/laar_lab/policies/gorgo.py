@@ -38,7 +38,7 @@ class Gorgo:
 
     def score(self, view: View) -> Floats:
         """Score by cost; the cheapest endpoint gets 1."""
-        weights = view.weights or self._weights
+        weights = self._weights
         cost = gorgo_score(
             1000.0 * view.rtt_s,
             np.maximum(view.tokens - view.cached_tokens, 0.0),

@@ -16,7 +16,7 @@ laar's default policy uses an engine model instead: `laar.policies.laar.outlook`
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -79,9 +79,8 @@ class ExpectedTime:
         if self._use_prefix:
             tokens = tokens - view.cached_tokens
             queued = view.table.queued_uncached_tokens[view.slots]
-        tuned = view.weights
         view.terms = expected_time(
-            self.weights if tuned is None else replace(self.weights, **tuned),
+            self.weights,
             rtt_s=view.rtt_s,
             base_s=view.base_s if self._use_base else view.base_s * 0.0,
             seconds_per_token=view.seconds_per_token,

@@ -50,8 +50,6 @@ a prompt evicts in turn when it is prefilled again. Decision 0014 has the figure
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from laar.core.companions import COMPANION
@@ -84,8 +82,7 @@ class Outlook:
     def score(self, view: View) -> Floats:
         """Score by cost, and set the view's terms."""
         engines = view.engines or Engines(view.table)
-        weights = self.weights if view.weights is None else replace(self.weights, **view.weights)
-        inputs = inputs_of(view, engines, weights)
+        inputs = inputs_of(view, engines, self.weights)
         priced, transfer_s = price(inputs), None
         if view.apart is not None:
             priced, transfer_s = read_elsewhere(view.apart, view, engines, inputs, priced)

@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from laar.telemetry.metrics import Histogram
@@ -108,11 +107,6 @@ class _Scrape:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._picker, name)
-
-    @cached_property
-    def tuning(self) -> Any:
-        tuner = self._picker.tuner
-        return SimpleNamespace(**tuner.export()) if tuner else None
 
     # -- sharing -------------------------------------------------------------------------------
 

@@ -26,7 +26,6 @@ from laar.server.health_service import HealthService
 from laar.server.picker import Picker
 from laar.server.ports import cannot_listen
 from laar.server.token_file import reporter_tokens, viewers_token
-from laar.tuning.tuner import Tuner
 
 TOKENS_S = 5.0
 """Seconds between checks of the token files, for which a replaced token may remain valid."""
@@ -50,7 +49,6 @@ class AdminPort:
                 *explain_routes(picker),
                 *page_routes(picker),
                 *context_routes(picker),
-                *tuner_routes(picker.tuner),
             ],
             exception_handlers={RequestError: _refuse},
         )
@@ -118,32 +116,6 @@ def own_routes(picker: Picker, health: HealthService) -> list[Route]:
         Route("/readyz", ready),
         Route("/config", config),
     ]
-
-
-def tuner_routes(tuner: Tuner | None) -> list[Route]:
-    """Return the routes that show the tuner and freeze its climb, if there is one.
-
-    A climb on live traffic is an experiment on users. Its guard rails are the tuner's own (floors
-    and caps, early stop of a harmful candidate, exposure limited to one window) and this switch.
-    """
-
-    async def show(_request: Request) -> Response:
-        if tuner is None:
-            return as_json({"enabled": False})
-        more = {
-            "sigma": tuner.sigma,
-            "bounds": dict(tuner.settings.bounds),
-            "window_requests": tuner.settings.window,
-            "under_way": tuner.under_way,
-        }
-        return as_json({"enabled": True, **tuner.export(), **more})
-
-    async def freeze(request: Request) -> Response:
-        if tuner:
-            tuner.freeze()
-        return await show(request)
-
-    return [Route("/tuner", show), Route("/tuner/freeze", freeze, methods=["POST"])]
 
 
 async def _refuse(_request: Request, error: Exception) -> Response:

@@ -419,43 +419,7 @@ function show(frame) {
   showRest(frame);
 }
 
-// -- the tuner ----------------------------------------------------------------------------------
-
-const LATEST_WINDOWS = 8;
 const PART_EVERY_MS = 5000;
-
-const weights = (values) => Object.entries(values).map(([name, w]) => `${name} ${w.toPrecision(3)}`).join(", ");
-
-function path(svg, values, className) {
-  const points = values.map((v, i) => [200 * i / Math.max(1, values.length - 1), 98 - 96 * v])
-    .filter(([, y]) => known(y));
-  const line = document.createElementNS(SVG, "polyline");
-  line.setAttribute("points", points.map((p) => p.join(",")).join(" "));
-  line.setAttribute("class", className);
-  svg.append(line);
-}
-
-function showTuner(t) {
-  $("#tuner").hidden = !t.enabled;
-  if (!t.enabled) return;
-  $("#tuner-state").textContent = `${t.frozen ? "frozen" : "climbing"}: ${weights(t.weights)}; `
-    + `${t.objective}${known(t.cost_s) ? ` ${seconds(t.cost_s)}` : ""}`
-    + (t.frozen ? "" : `; now ${t.under_way.role}, ${t.under_way.answered} of ${t.window_requests} answered`);
-  table("#windows", t.windows.slice(-LATEST_WINDOWS).reverse().map((w) => row([
-    `${w.version}`, weights(w.weights), seconds(w.cost_s), `${w.role}, ${w.outcome}`])));
-  const svg = $("#climb");
-  svg.querySelectorAll("polyline").forEach((line) => line.remove());
-  const costs = t.windows.map((w) => w.cost_s);
-  const most = Math.max(1e-9, ...costs.filter(known));
-  path(svg, costs.map((c) => known(c) ? c / most : NaN), "objective");
-  const names = Object.keys(t.weights);
-  names.forEach((name, i) => {
-    const [floor, cap] = t.bounds[name];
-    path(svg, t.windows.map((w) => Math.log(w.weights[name] / floor) / Math.log(cap / floor)), `weight-${i}`);
-  });
-  $("#climb-key").replaceChildren(element("span", "objective", "objective"), " ",
-    ...names.flatMap((name, i) => [element("span", name, `weight-${i}`), " "]));
-}
 
 // -- the context hook ---------------------------------------------------------------------------
 

@@ -216,7 +216,6 @@ function showSettings(config) {
 }
 
 connect();
-watchPart("tuner", showTuner);
 watchPart("context", showContext);
 watchPart("history", showHour);
 watchPart("config", showSettings);

@@ -1,8 +1,8 @@
 """Run the hill climb in the lab: replay a trace against a fleet until the tuner freezes.
 
-The director is the production one with the tuner, exactly as in `laar serve`. When the trace ends,
-it starts again with different prompts of the same shape, because in a second pass the same prompts
-would all be cached.
+The director is the production one; its policy's scorer gets the weights that the tuner proposes.
+When the trace ends, it starts again with different prompts of the same shape, because in a second
+pass the same prompts would all be cached.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Protocol, cast
 
 import numpy as np
 
+from laar.core.cost import CostWeights
+from laar.core.decision import Completion, Decision
+from laar.core.endpoints import Floats
+from laar.core.interfaces import Scorer, View
 from laar.core.policy import Policy
 from laar.errors import SettingError
-from laar.tuning.settings import TunerSettings
-from laar.tuning.tuner import Tuner
+from laar.policies.laar.outlook import Outlook
 from laar_lab.report import Report, Table, Value
 from laar_lab.sim.fleet import (
     Arrival,
@@ -28,11 +31,72 @@ from laar_lab.sim.fleet import (
     VirtualFleet,
     replay_open,
 )
+from laar_lab.tuning.settings import TunerSettings
+from laar_lab.tuning.tuner import Tuner, Weights
+from laar_lab.tuning.windows import Observed
 
 _OTHER_WORDS = 0xD1B54A32D192ED03  # not the multiplier of `spread`, which makes the ids
 _PASS_GAP_S = 1.0
 MAX_PASSES = 1000
 """Maximum number of passes over the trace, which may have only a handful of requests."""
+
+
+class WeightSource(Protocol):
+    """Proposes weights; `Tuner`, and the published climb in `laar_lab.experiments`."""
+
+    def weights(self, now: float) -> Weights:
+        """Return the weights for a decision; called once for each."""
+
+    def observe(self, sample: Observed, now: float) -> None:
+        """Record the outcome of a decision."""
+
+
+def laar_scorer(weights: Mapping[str, float]) -> Scorer:
+    """Return the scorer of the policy `laar` with these weights."""
+    return Outlook(CostWeights(**weights))
+
+
+class Climbing:
+    """A scorer with the weights that a climb proposes, which reports the outcomes to it.
+
+    Weights stay the same until a decision has used them.
+
+    Args:
+        fleet: the fleet; its policy gets this scorer.
+        source: the climb.
+        scorer_of: returns the policy's scorer with given weights.
+    """
+
+    def __init__(
+        self,
+        fleet: VirtualFleet,
+        source: WeightSource,
+        scorer_of: Callable[[Mapping[str, float]], Scorer],
+    ) -> None:
+        self._source, self._scorer_of = source, scorer_of
+        self._next: Weights | None = None
+        self._versions: dict[str, int] = {}
+        policies, name = fleet.director.policies, fleet.settings.policy
+        policies[name] = replace(policies[name], scorers=[(self, 1.0)])
+        fleet.director.watch(decided=self._decided, settled=self._settled)
+
+    def score(self, view: View) -> Floats:
+        """Score with the weights of this decision."""
+        if self._next is None:
+            self._next = self._source.weights(view.now)
+        return self._scorer_of(self._next.values).score(view)
+
+    def _decided(self, decision: Decision) -> None:
+        if self._next is not None:
+            self._versions[decision.id] = self._next.version
+            self._next = None
+
+    def _settled(self, decision: Decision, end: Completion) -> None:
+        if version := self._versions.pop(decision.id, 0):
+            ttft_s = end.latency_s if end.ttft_s is None else end.ttft_s
+            ok = end.ok and end.cause == "complete"
+            sample = Observed(version=version, ttft_s=ttft_s, e2e_s=end.latency_s, ok=ok)
+            self._source.observe(sample, decision.now + end.latency_s)
 
 
 def tune(
@@ -44,6 +108,7 @@ def tune(
     *,
     seed: int,
     policies: Mapping[str, Policy] | None = None,
+    scorer_of: Callable[[Mapping[str, float]], Scorer] = laar_scorer,
     on_end: Callable[[Arrival, Exchange], None] = lambda _arrival, _exchange: None,
 ) -> Tuner:
     """Tune until the tuner freezes; return it.
@@ -56,6 +121,7 @@ def tune(
         initial: initial weights, by the names in the bounds.
         seed: seed of the network and of ties.
         policies: policies by name; None for the product's.
+        scorer_of: returns the policy's scorer with given weights.
         on_end: called with each request at its end.
 
     Raises:
@@ -63,7 +129,7 @@ def tune(
     """
     tuner = Tuner(settings, initial)
     fleet = VirtualFleet(sites, picker, seed=seed, policies=policies)
-    fleet.director.use_tuner(tuner)
+    Climbing(fleet, tuner, scorer_of)
     replay_open(fleet, _again_and_again(trace, tuner), on_end)
     tuner.freeze()
     return tuner

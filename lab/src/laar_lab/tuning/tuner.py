@@ -15,9 +15,8 @@ these differences, each made because the published form was observed to fail:
 * The incumbent's weights are exported, never the proposal that happens to be live.
 * The default objective is end-to-end time, and every weight has a floor and a cap.
 
-A tuner on a live picker is an experiment on users; freeze it and serve the exported weights. There
-is no I/O and no clock: time is an argument, and a proposal is a function of the seed and the
-trial's number, so no random state needs to survive a restart.
+There is no I/O and no clock: time is an argument, and a proposal is a function of the seed and the
+trial's number.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from laar.tuning.settings import SIGMA_MAX, TunerSettings
-from laar.tuning.windows import Observed, Window, WindowScore
+from laar_lab.tuning.settings import SIGMA_MAX, TunerSettings
+from laar_lab.tuning.windows import Observed, Window, WindowScore
 
 UNMEASURED = 0
 """Version of decisions that belong to no window."""
@@ -130,22 +129,6 @@ class Tuner:
     def frozen(self) -> bool:
         """Whether the climb is over."""
         return self._window is None
-
-    @property
-    def under_way(self) -> dict[str, object]:
-        """The role and the weights of the next decision, and the progress of its window."""
-        window = self._window
-        if window is None:
-            return {"role": "frozen", "weights": dict(self._incumbent)}
-        # A closed window only waits for answers; meanwhile the incumbent serves.
-        weights = self._incumbent if window.closed else window.weights
-        return {
-            "role": window.role,
-            "weights": dict(weights),
-            "version": window.version,
-            "decided": max(window.assigned, 0),
-            "answered": window.finished,
-        }
 
     def export(self) -> dict[str, object]:
         """Return the best weights found and the windows that support them, as plain values."""
