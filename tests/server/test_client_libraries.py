@@ -48,9 +48,11 @@ async def test_refusals_raise_the_librarys_typed_errors(gateway, shape, http):
                 code = error.code if vendor is openai else error.body["error"]["code"]
                 assert code == error.response.headers["x-laar-reason"] == reason
                 assert error.request_id == error.response.headers["x-request-id"], reason
-        listed = [model.id async for model in chats.models.list()]
-        assert listed == ["gone", "m", "auto"]
+        for models in (chats.models, messages.models):
+            listed = [model.id async for model in models.list()]
+            assert listed == ["gone", "m", "auto"]
         assert (await chats.models.retrieve("m")).owned_by == "laar"
+        assert (await messages.models.retrieve("m")).display_name == "m"
     answer = await post(http, envoy, chat(model="nope"), **{"x-request-id": "mine"})
     assert answer.headers.getall("x-request-id") == answer.headers.getall("request-id") == ["mine"]
     assert orjson.loads(answer.body)["request_id"] == "mine"
