@@ -116,7 +116,6 @@ class Place:
         has_returned: whether the session ever returned to a kept place.
         is_sure: whether the last return was not the first, and continued the prompt.
         left: last hashes of prompts that prompts with the same name replaced instead of continuing.
-        is_key: whether one of them was continued later: the name is shared by conversations.
     """
 
     key: str
@@ -133,7 +132,6 @@ class Place:
     has_returned: bool = False
     is_sure: bool = False
     left: tuple[int, ...] = ()
-    is_key: bool = False
 
     def is_in(self, chain: Chain) -> bool:
         """Return whether a prompt begins with the whole context."""
@@ -167,6 +165,8 @@ class Sessions:
         self._learned_at = -math.inf
         self._gone: tuple[Latest[str, Place], ...] = Latest(_MAX_GONE), Latest(_MAX_GONE)
         """Sessions without a place: those that never returned to theirs, then the others."""
+        self._shared: Latest[str, bool] = Latest(_MAX_GONE)
+        """The keys of names that several conversations have, which are known by their prompts."""
         self._evicted: Latest[int, int] = Latest(_MAX_EVICTED)
         """The last hashes of evicted prompts, by the hash at which another has repeated most."""
         index.on_cut = self._lost
@@ -196,16 +196,18 @@ class Sessions:
     def key(self, session: str, chain: Chain, tokens: float) -> str:
         """Return the key of the context that a prompt continues or begins; empty if unknown."""
         place, before = self._places.get(session), chain.continues
+        if place is not None and before in place.left:
+            self._shared[session] = True
+            self._rename(place)
+            place = None
+        is_first = not _name(session) or session in self._shared
         if place is None:
-            is_other = not _name(session)
-        elif before:
-            place.is_key |= before in place.left
-            is_other = before != place.end and (place.is_key or not _begins(place, chain))
+            is_other = is_first
         else:
-            is_other = place.is_key or (_is_shorter(tokens, place) and not _begins(place, chain))
+            goes_on = before == place.end if before else not _is_shorter(tokens, place)
+            is_other = not (goes_on or _begins(place, chain))
         if not is_other:
             return session
-        is_first = place is None or place.is_key
         began, went_on = self._unnamed.get(_tenant(session), (_UNLIKELY, 0.0))
         if before or (is_first and went_on >= _LIKELY * began):
             return _by_prompt(session, before or chain.hashes[-1])
@@ -277,6 +279,8 @@ class Sessions:
         else:
             self._remove(place)
             self._continue(place, chain, now)
+        if place.end not in (0, chain.continues, chain.hashes[-1]):
+            place.left = (place.end, *place.left)[:_MAX_LEFT]
         for end in (chain.continues, chain.hashes[-1]):
             other = self._ends.get((slot, end))
             if other is not None and other is not place and not other.busy and other.is_in(chain):
@@ -286,7 +290,8 @@ class Sessions:
         place.slot, place.tokens, place.reread_s = slot, tokens, reread_s
         place.busy += 1
         place.middle, place.start = _middle(place, chain), _start(chain)
-        self._places[place.key] = self._ends[slot, place.end] = place
+        self._enter(place)
+        self._ends[slot, place.end] = place
         self._busy[slot].add(place)
         self._leave()
         if len(self._places) > _MAX_PLACES:
@@ -365,8 +370,6 @@ class Sessions:
             self._learn(now - place.idle_at, returned=True)
             place.is_sure = place.has_returned and _continues(place, chain)
             place.has_returned = True
-        if place.end not in (chain.continues, chain.hashes[-1]):
-            place.left = (place.end, *place.left)[:_MAX_LEFT]
 
     def _lost(self, cut: Cut) -> None:
         """Handle the index's report that the end of a prompt has left a cache."""
@@ -412,6 +415,18 @@ class Sessions:
         if self._ends.get((place.slot, place.end)) is place:
             del self._ends[place.slot, place.end]
         self._rests(place)
+
+    def _rename(self, place: Place) -> None:
+        """Know a context by its prompt from now on, as others have its name too."""
+        del self._places[place.key]
+        place.key = _by_prompt(place.key, place.end)
+        self._enter(place)
+
+    def _enter(self, place: Place) -> None:
+        """Keep a place under its key, instead of another with the same prompt."""
+        if (same := self._places.get(place.key)) is not None:
+            self._forget(same)
+        self._places[place.key] = place
 
     def _forget(self, place: Place) -> None:
         """Remove a place, but remember its session, which may come back."""
