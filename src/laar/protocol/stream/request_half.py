@@ -207,6 +207,11 @@ class RequestHalf(StreamState):
                 self.api = paths.api_of(event.headers.get(name, ""))
                 if self.api is not _OPAQUE:
                     break
+        if not head.path:
+            # A gateway that serves requests itself shows neither paths nor answers (NGINX's).
+            self.answer.is_hidden = True
+            if self.api is _OPAQUE:
+                self.api = Api.OTHER
         test = event.headers.get(names.TEST_SELECTION) if env.settings.conformance_headers else ""
         if test:
             wanted = names.read_subset([test])
@@ -294,9 +299,10 @@ class RequestHalf(StreamState):
     def _ask(self, read: Body, now: float, out: list[Action]) -> RequestPhase:
         env, head = self.env, self._head
         self.api = read.api
-        if env.hook is not None and read.spans and self.api is not _OPAQUE:
+        hook = None if self.answer.is_hidden else env.hook  # such a gateway sends its own body
+        if hook is not None and read.spans and self.api is not _OPAQUE:
             try:
-                read = self._reworked(env.hook, read, now)
+                read = self._reworked(hook, read, now)
             except RequestError as error:
                 return self._refuse(error, out)
         read.model = self._facts.model or read.model
