@@ -55,6 +55,8 @@ from laar.protocol.stream.state import StreamState
 _NO_HEAD = names.read_head({})
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _OPAQUE = Api.OPAQUE
+_LISTS = "models"
+"""The reason of an answer with the picker's own list of models."""
 _MAX_DIGITS = 20
 """Maximum number of digits in a content length; Python refuses to parse thousands of digits."""
 
@@ -172,7 +174,8 @@ class RequestHalf(StreamState):
             return self._refuse(error, out)
         if listed is None:
             return None
-        out.append(Immediate(200, [("content-type", "application/json")], listed))
+        headers = [("content-type", "application/json"), (names.REASON, _LISTS)]
+        out.append(Immediate(200, headers, listed))
         return RequestPhase.OVER
 
     def _answer_again(self, first: Decision, out: list[Action]) -> RequestPhase:
