@@ -84,7 +84,7 @@ NPM     := openai@7 @anthropic-ai/sdk@1 @openai/codex@0.171.0 @anthropic-ai/clau
 test-clients: $(STAMP)  ## OpenAI's and Anthropic's libraries, and three coding agents from npm; needs Node
 	@command -v npm >/dev/null || { echo "test-clients: Node and npm are not installed here, so no client was tested"; exit 1; }
 	npm install --no-audit --no-fund --prefix $(CLIENTS) $(NPM)
-	LAAR_CLIENTS=$(CURDIR)/$(CLIENTS) $(BIN)/pytest -q -rs tests/server/test_other_clients.py tests/server/test_client_libraries.py
+	LAAR_CLIENTS=$(CURDIR)/$(CLIENTS) $(BIN)/pytest -q -rs --figures tests/server/test_other_clients.py tests/server/test_client_libraries.py
 
 VLLM       := .venv-vllm
 VLLM_STAMP := $(VLLM)/.installed

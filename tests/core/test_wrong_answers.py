@@ -107,6 +107,22 @@ def test_a_few_clients_that_ask_again_do_not_decide_for_all() -> None:
     assert d.choose(request(), 0.0).model == "b"
 
 
+@pytest.mark.parametrize("share", [0.15, 1.0])
+@pytest.mark.parametrize("asked_before", [False, True])
+def test_tried_models_of_prompts_that_were_never_sent_there_teach_nothing(
+    share: float, asked_before: bool
+) -> None:
+    d = director([0.7, 0.9], [1.0, 10.0])
+    draw = random.Random(5)
+    for number in range(300):
+        spans = (f"question {number // 2 if asked_before else number}",)
+        junk = draw.choice(["a,b", "a", "c", "nonsense"]) if draw.random() < share else ""
+        if asked_before:  # answered by b, so that a was not tried
+            junk = junk and "a"
+        d.decide(request(number, spans=spans, tried=junk), 0.0)
+    assert d.choose(request(), 0.0).model == "b"
+
+
 def test_named_models_previews_and_shadow_requests_teach_nothing() -> None:
     d = director([0.7, 0.9], [1.0, 10.0])
     for _ in range(20):
@@ -119,7 +135,7 @@ def test_named_models_previews_and_shadow_requests_teach_nothing() -> None:
 def test_memory_of_tenants_is_bounded() -> None:
     retrying = Retrying()
     for number in range(MAX_TENANTS + 10):
-        retrying.observe(request(tenant=f"t{number}"), 0.5)
+        retrying.observe(request(tenant=f"t{number}"), "a", 0.5)
     assert len(retrying.seen) == MAX_TENANTS
 
 

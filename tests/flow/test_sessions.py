@@ -7,7 +7,7 @@ import random
 import time
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -797,6 +797,51 @@ def test_conversations_under_the_key_of_an_application_have_a_place_each():
             picker.end(sent, now + 0.05)
     inside = picker.flow.shown(9.0)["inside"]
     assert sorted(each["tokens"] for each in inside if each["tokens"] > 3_000) == [3_200] * 3
+
+
+def test_a_key_of_an_application_is_no_name_once_one_of_its_conversations_has_left():
+    picker = full(Picker(by_load=False, cache_tokens=13_000))
+    ask = partial(picker.ask, session="app")
+    for turn in range(3):
+        for at, name in enumerate(("one", "two", "three")):
+            now, tokens = 1.0 + turn + 0.1 * at, 2_000 + 400 * turn
+            picker.end(ask(now, text=story(name), tokens=tokens), now + 0.05)
+    for now in range(4, 9):  # two conversations go on, and take the room of the third
+        for at, name in enumerate(("one", "two")):
+            tokens = int(2_800 * 1.15 ** (now - 3))
+            preview = picker.director.choose(turn_of("app", story(name), tokens), now)
+            assert picker.flow.explained(preview, now)["has_place"]
+            picker.end(ask(now + 0.1 * at, text=story(name), tokens=tokens), now + 0.1 * at + 0.05)
+    preview = picker.director.choose(turn_of("app", story("three"), 6_400), 24.0)
+    assert not picker.flow.explained(preview, 24.0)["has_place"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_conversations_keep_one_place_each_whatever_their_turns_are_called(seed):
+    """Clients name each request, some requests, or resume a session under a new name."""
+    draw = random.Random(seed)
+    picker = full(Picker(by_load=False, cache_tokens=25_000))
+    tokens = dict.fromkeys("abc", 1_500)
+    for turn in range(40):
+        of = draw.choice("abc")
+        tokens[of] += draw.choice([100, 600])
+        name = draw.choice([[of], ["", f"{turn}"], [of, ""], [of, "", f"{turn}"]][seed % 4])
+        sent = picker.ask(1.0 + turn, session=name, text=story(of), tokens=tokens[of])
+        picker.end(sent, 1.5 + turn)
+    inside = picker.flow.shown(42.0)["inside"]
+    assert sorted(each["tokens"] for each in inside) == sorted(tokens.values())
+    assert all(place.has_returned for place in picker.flow.sessions._places.values())
+
+
+def test_names_that_each_request_has_anew_are_ignored_also_if_prompts_are_edited():
+    picker, now = full(Picker(by_load=False, cache_tokens=20_000)), 1.0
+    for turn in range(30):  # each prompt contains the one before
+        sent = picker.ask(now, session=f"{turn}", text=story("one"), tokens=2_000 + 100 * turn)
+        picker.end(sent, now + 0.1)
+        now += 0.2
+    edited = story("one")[: 4 * 4_600] + story("edited")
+    picker.end(picker.ask(now, session="next", text=edited, tokens=5_200), now + 0.1)
+    assert [each["tokens"] for each in picker.flow.shown(now + 1.0)["inside"]] == [5_200]
 
 
 def test_a_tenant_can_not_take_the_place_of_another_with_its_prompt_or_name():

@@ -259,3 +259,21 @@ def test_the_field_that_named_a_session_and_its_parent_are_known():
 )
 def test_the_query_of_a_websocket_names_a_session_as_a_header_would(query, session):
     assert socket_names(f"/v1/responses?model=m&{query}", {}) == ("m", session)
+
+
+CODEX_TURN = {"x-codex-turn-metadata": '{"model": "m", "deployment": "production"}'}
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "model"),
+    [
+        ("/v1/responses", CODEX_TURN | {"x-openai-model": "m"}, "m"),
+        ("/v1/responses", CODEX_TURN | {"x-fallback-model": "other"}, ""),
+        ("/v1/responses", {"x-fallback-model": "other"} | CODEX_TURN, ""),
+        ("/v1/responses?model=n", CODEX_TURN | {"x-fallback-model": "other"}, "n"),
+        ("/openai/realtime?deployment=n", CODEX_TURN, "n"),
+        ("/v1/responses", CODEX_TURN | {"x-fallback-model": "a\nb"}, "m"),
+    ],
+)
+def test_headers_that_disagree_name_no_model_of_a_websocket(path, headers, model):
+    assert socket_names(path, headers)[0] == model

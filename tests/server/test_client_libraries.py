@@ -24,7 +24,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize("shape", ["standalone", "gateway", "full-duplex"])
-async def test_refusals_raise_the_librarys_typed_errors(gateway, shape, http):
+async def test_refusals_raise_the_librarys_typed_errors(gateway, shape, http, figure):
     import anthropic  # these imports take a second, so only here
     import openai
 
@@ -48,12 +48,16 @@ async def test_refusals_raise_the_librarys_typed_errors(gateway, shape, http):
                 code = error.code if vendor is openai else error.body["error"]["code"]
                 assert code == error.response.headers["x-laar-reason"] == reason
                 assert error.request_id == error.response.headers["x-request-id"], reason
-        listed = [model.id async for model in chats.models.list()]
-        assert listed == ["gone", "m", "auto"]
+        for models in (chats.models, messages.models):
+            listed = [model.id async for model in models.list()]
+            assert listed == ["gone", "m", "auto"]
         assert (await chats.models.retrieve("m")).owned_by == "laar"
+        assert (await messages.models.retrieve("m")).display_name == "m"
     answer = await post(http, envoy, chat(model="nope"), **{"x-request-id": "mine"})
     assert answer.headers.getall("x-request-id") == answer.headers.getall("request-id") == ["mine"]
     assert orjson.loads(answer.body)["request_id"] == "mine"
+    libraries = f"openai {openai.__version__}, anthropic {anthropic.__version__} for Python"
+    figure(f"{libraries}: refusals as typed errors", f"{2 * len(REFUSALS)}", "all 10")
 
 
 def test_every_error_of_laar_and_of_its_envoys_is_valid_in_both_apis():

@@ -25,6 +25,8 @@ async def test_a_client_sees_the_whole_fleet_and_its_aliases(gateway, http, shap
         assert [model.id async for model in client.models.list()] == ["org/large", "small", "auto"]
         for name in ("small", "org/large", "auto"):  # the client escapes the slash
             assert (await client.models.retrieve(name)).id == name
+        listed = await client.models.with_raw_response.list()
+        assert listed.headers["x-laar-reason"] == "models"
         with pytest.raises(openai.NotFoundError) as error:
             await client.models.retrieve("smal")
     assert error.value.body["message"] == "the model `smal` does not exist"

@@ -41,6 +41,15 @@ async def output_of(*command: str | Path, where: Path, **env: str) -> tuple[int,
     return process.returncode or 0, printed.decode(errors="replace")
 
 
+def named(*packages: str) -> str:
+    """Return the names and versions of packages from npm."""
+    found = []
+    for package in packages:
+        of = json.loads((CLIENTS / "node_modules" / package / "package.json").read_text())
+        found.append(f"{package} {of['version']}")
+    return ", ".join(found)
+
+
 async def served(gateway) -> str:
     """Start three simulated engines behind laar and Envoy; return the URL."""
     engines = [await gateway.simulated(time_scale=0.001, max_model_len=1 << 20) for _ in range(3)]
@@ -49,7 +58,7 @@ async def served(gateway) -> str:
     return (await gateway.envoy("standalone")).url()
 
 
-async def test_javascript_libraries_get_answers_and_typed_errors(gateway, tmp_path):
+async def test_javascript_libraries_get_answers_and_typed_errors(gateway, tmp_path, figure):
     url = await served(gateway)
     script = tmp_path / "libraries.mjs"
     shutil.copy(Path(__file__).with_name("libraries.mjs"), script)
@@ -61,8 +70,14 @@ async def test_javascript_libraries_get_answers_and_typed_errors(gateway, tmp_pa
     for vendor in ("openai", "anthropic"):
         assert (told[vendor]["status"], told[vendor]["code"]) == (404, "unknown-model"), told
         assert told[vendor]["id"], told
+    figure(f"{named('openai', '@anthropic-ai/sdk')}: answers, typed errors", "5, 2", "5, 2")
 
 
+PACKAGES = {
+    "codex": "@openai/codex",
+    "claude": "@anthropic-ai/claude-code",
+    "qwen": "@qwen-code/qwen-code",
+}
 AGENTS = {
     "codex": (
         *("exec", "--skip-git-repo-check", "--sandbox", "read-only", "-m", "m"),
@@ -74,7 +89,9 @@ AGENTS = {
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-async def test_an_agent_gets_its_answer_without_its_user_noticing_laar(gateway, tmp_path, agent):
+async def test_an_agent_gets_its_answer_without_its_user_noticing_laar(
+    gateway, tmp_path, agent, figure
+):
     command = CLIENTS / "node_modules" / ".bin" / agent
     if not command.exists():
         pytest.skip(f"{agent} is not in {CLIENTS}: npm could not install it")
@@ -88,3 +105,4 @@ async def test_an_agent_gets_its_answer_without_its_user_noticing_laar(gateway, 
     counted = gateway.runner.picker.table.decisions
     assert counted > 0, printed[-3000:]
     assert "426" not in printed or "error" not in printed.lower(), printed[-3000:]
+    figure(f"{named(PACKAGES[agent])}: requests, with an answer", f"{counted}, yes", "> 0, yes")

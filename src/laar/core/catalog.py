@@ -1,4 +1,7 @@
-"""The models that the fleet serves, as OpenAI's ``GET /v1/models`` lists them."""
+"""The models that the fleet serves, as ``GET /v1/models`` lists them.
+
+The list is valid for OpenAI's and for Anthropic's clients.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ def catalog(table: EndpointTable, pool: str = "") -> dict[str, Any]:
         pool: the pool whose endpoints are listed; empty means all.
 
     Returns:
-        OpenAI's list object. Adapters have a ``parent``; ``max_model_len`` is the longest request
+        The list object. Adapters have a ``parent``; ``max_model_len`` is the longest request
         that any endpoint of the name takes, omitted if unknown. The names of a model that has no
         endpoint at the moment have ``"available": false``.
     """
@@ -44,12 +47,20 @@ def catalog(table: EndpointTable, pool: str = "") -> dict[str, Any]:
         window = int(windows[texts if len(texts) else able].max(initial=0.0))
         found[name] = _entry(name) | ({"max_model_len": window} if window else {})
     names = sorted(found, key=lambda name: (name in table.aliases, name))
-    return {"object": "list", "data": [found[name] for name in names]}
+    first, last = (names[0], names[-1]) if names else (None, None)
+    page = {"has_more": False, "first_id": first, "last_id": last}
+    return {"object": "list", "data": [found[name] for name in names], **page}
 
 
 def _entry(name: str) -> dict[str, Any]:
-    """Return a model object; `created` is 0 so that all pickers give the same answer."""
-    return {"id": name, "object": "model", "created": 0, "owned_by": "laar"}
+    """Return a model object; it was created at 0 so that all pickers give the same answer."""
+    openai = {"id": name, "object": "model", "created": 0, "owned_by": "laar"}
+    return openai | {
+        "type": "model",
+        "display_name": name,
+        "created_at": "1970-01-01T00:00:00Z",
+        "lifecycle": "active",
+    }
 
 
 def no_such_model(name: str) -> RequestError:

@@ -245,7 +245,8 @@ class Completion:
 
     Args:
         status: HTTP status of the endpoint's answer; None if there was no answer.
-        cause: ``complete``, ``disconnect``, ``reset`` or ``error``.
+        cause: ``complete``, ``disconnect``, ``reset`` or ``error``; ``hidden`` if the gateway does
+            not show answers.
         latency_s: seconds from the decision to the end.
         ttft_s: seconds from the decision to the first byte of the answer's body; None if the answer
             was not sampled.

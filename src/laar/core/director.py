@@ -132,7 +132,8 @@ class Director(Chooser):
             and not request.shadow
             and request.model in self.settings.aliases
         ):
-            self.retrying.observe(request, view.probability.item(decision.position))
+            expected = view.probability.item(decision.position)
+            self.retrying.observe(request, decision.flight.model, expected)
         if decision.reason == TRY and decision.view is not None:
             self.explorer.tried(decision.view, decision.position)
         self.table.decisions += 1

@@ -110,7 +110,7 @@ class Feedback:
             prefixes.blocks_held.answered(flight.traced_as, (end.ok and end.prompt_tokens) or 0)
         if receipt is None:
             return
-        if not known or not end.ok:
+        if not known or not (end.ok or end.cause == "hidden"):
             prefixes.retract(receipt)
             return
         share = None

@@ -2,17 +2,22 @@
 
 A client that asks again pays for a wrong answer with the next attempt; one that does not pays more
 (`laar.core.cost`). A client may say so (`Request.retries`), or its requests show it: the attempts
-that name tried models are compared with the wrong answers that P(correct) predicts.
+that name tried models are compared with the wrong answers that P(correct) predicts. An attempt
+counts if the same prompt was sent to one of these models before: tried models cost nothing to name.
 """
 
 from __future__ import annotations
 
+from laar.accuracy.retry import parse_tried
 from laar.core.request import Request
 from laar.latest import Latest
 
 MAX_TENANTS = 1024
 """Maximum number of tenants remembered; clients without a tenant count as one. A tenant is
 remembered from the first request with tried models on."""
+
+_MAX_SENT = 8192
+"""Maximum number of prompts remembered, of tenants that are remembered (2 MB)."""
 
 _UNSEEN = 2.0  # wrong answers without a retry that are assumed before any was seen
 _MEMORY = 64.0  # wrong answers after which earlier ones count half
@@ -24,16 +29,21 @@ class Retrying:
 
     def __init__(self) -> None:
         self.seen: Latest[str, tuple[float, float]] = Latest(MAX_TENANTS)
-        """By tenant, the wrong answers that were expected, and the requests with tried models."""
+        """By tenant, the wrong answers that were expected, and the prompts asked again."""
+        self._sent: Latest[tuple[str, int], str] = Latest(_MAX_SENT)
+        """The model that a prompt was last sent to, by tenant and hash."""
 
     def expected_of(self, tenant: str) -> bool:
         """Return whether the clients of a tenant in `seen` are expected to ask again."""
         wrong, again = self.seen[tenant]
         return again >= _MOSTLY * (wrong + _UNSEEN)
 
-    def observe(self, request: Request, probability: float) -> None:
+    def observe(self, request: Request, model: str, probability: float) -> None:
         """Count a request that is sent to a model with this P(correct)."""
         wrong, again = self.seen.get(request.tenant, (0.0, 0.0))
+        prompt = request.tenant, hash(request.spans)
+        tried, _ = parse_tried(request.tried, (self._sent.get(prompt, ""),))
+        self._sent[prompt] = model
         keep = 0.5 if wrong > _MEMORY else 1.0
-        again = keep * again + bool(request.tried)
+        again = keep * again + bool(tried)
         self.seen[request.tenant] = keep * wrong + 1.0 - probability, again

@@ -538,8 +538,7 @@ class Admission:
         if view.chain is not None and (session := _session(decision.request)):
             key = self.sessions.key(session, view.chain, decision.tokens)
             self._asked.pop(key, None)
-            if key != session or not decision.request.session:
-                self.sessions.count(session, key, view.chain)
+            key = self.sessions.count(session, key, view.chain)
             self._begin_turn(decision, key, decision.slot, found, reread_s, now)
         if self.load is not None:
             self.load.count(decision, self.queue.settings)

@@ -14,10 +14,12 @@ more, weighted by the share to be evicted, than a second of waiting costs. If fe
 no place is worth keeping and no turn waits. Before anything is learned, the prior keeps a place
 for about as long as prefilling it again takes: the rent-or-buy rule.
 
-A session is known by its name, if it has one, and by its prompts, each of which continues the one
-before. Several agents give their sub-agents, and requests for a title, the name of the session, and
-some applications one name to all their conversations: a prompt that continues an earlier one, but
-not the latest with its name, is a context of its own, known by its prompts alone.
+A session is known by its prompts, each of which continues the one before, and by its name, if it
+has one. Several agents give their sub-agents, and requests for a title, the name of the session,
+and some applications one name to all their conversations: a prompt that continues an earlier one,
+but not the latest with its name, is a context of its own, known by its prompts alone. Other clients
+change the name, or leave it out: a prompt that contains all of a context is its next turn, whatever
+its name. Where many new names come with such prompts, names are ignored.
 """
 
 from __future__ import annotations
@@ -50,6 +52,10 @@ each time a pause doubles, half of the sessions return meanwhile."""
 _UNLIKELY, _LIKELY = 8.0, 0.5
 """Prior count of prompts without a name that nobody continued, and the share of continued ones from
 which every such prompt is assumed to begin a session."""
+
+_LEAST_AGAIN = 0.25
+"""Share of a tenant's new names that came with a known context from which its names are ignored.
+Agents replace the end of their prompts in about half of their turns."""
 
 _ACCEPTED = 0.995
 """Factor by which each turn that ends at the endpoint reduces the weight of a refusal: about the
@@ -116,7 +122,6 @@ class Place:
         has_returned: whether the session ever returned to a kept place.
         is_sure: whether the last return was not the first, and continued the prompt.
         left: last hashes of prompts that prompts with the same name replaced instead of continuing.
-        is_key: whether one of them was continued later: the name is shared by conversations.
     """
 
     key: str
@@ -133,7 +138,6 @@ class Place:
     has_returned: bool = False
     is_sure: bool = False
     left: tuple[int, ...] = ()
-    is_key: bool = False
 
     def is_in(self, chain: Chain) -> bool:
         """Return whether a prompt begins with the whole context."""
@@ -155,6 +159,8 @@ class Sessions:
         self._places: OrderedDict[str, Place] = OrderedDict()
         self._ends: dict[tuple[int, int], Place] = {}
         """The places whose contexts the index has complete, by slot and last hash of the prompt."""
+        self._named: dict[str, str] = {}
+        """The keys of places with names, by the keys that they would have without one."""
         self._cut: list[tuple[Place, float | None]] = []  # lost, and after which pause if for room
         self._busy: defaultdict[int, set[Place]] = defaultdict(set)  # with turns in flight, by slot
         self._full: set[int] = set()  # endpoints that refused a turn, until another ends there
@@ -163,10 +169,14 @@ class Sessions:
         self._stayed = np.full(len(_AGES_S), _PRIOR)
         self._unnamed: Latest[str, tuple[float, float]] = Latest(_MAX_TENANTS)
         """By tenant, how many prompts without a name began, and how many of these went on."""
+        self._renamed: Latest[str, tuple[float, float]] = Latest(_MAX_TENANTS)
+        """By tenant, how many new names came, and how many of these with a known context."""
         self._keeping_s: list[float] = []
         self._learned_at = -math.inf
         self._gone: tuple[Latest[str, Place], ...] = Latest(_MAX_GONE), Latest(_MAX_GONE)
         """Sessions without a place: those that never returned to theirs, then the others."""
+        self._shared: Latest[str, bool] = Latest(_MAX_GONE)
+        """The keys of names that several conversations have, which are known by their prompts."""
         self._evicted: Latest[int, int] = Latest(_MAX_EVICTED)
         """The last hashes of evicted prompts, by the hash at which another has repeated most."""
         index.on_cut = self._lost
@@ -195,20 +205,30 @@ class Sessions:
 
     def key(self, session: str, chain: Chain, tokens: float) -> str:
         """Return the key of the context that a prompt continues or begins; empty if unknown."""
+        if not chain.hashes:
+            return ""
         place, before = self._places.get(session), chain.continues
+        if place is not None and before in place.left:
+            self._shared[session] = True
+            self._rename(place, _by_prompt(session, place.end))
+            place = None
+        mine = _by_prompt(session, before or chain.hashes[-1])
+        new, again = self._renamed.get(_tenant(session), (_UNLIKELY, 0.0))
+        is_first = not _name(session) or session in self._shared or again >= _LEAST_AGAIN * new
+        if before and place is None:
+            owner = self._places.get(self._named.get(mine, mine))
+            if owner is not None and (is_first or owner.is_in(chain)):
+                return owner.key
         if place is None:
-            is_other = not _name(session)
-        elif before:
-            place.is_key |= before in place.left
-            is_other = before != place.end and (place.is_key or not _begins(place, chain))
+            is_other = is_first
         else:
-            is_other = place.is_key or (_is_shorter(tokens, place) and not _begins(place, chain))
+            goes_on = before == place.end if before else not _is_shorter(tokens, place)
+            is_other = not (goes_on or _begins(place, chain))
         if not is_other:
             return session
-        is_first = place is None or place.is_key
         began, went_on = self._unnamed.get(_tenant(session), (_UNLIKELY, 0.0))
         if before or (is_first and went_on >= _LIKELY * began):
-            return _by_prompt(session, before or chain.hashes[-1])
+            return mine
         return ""
 
     def place(self, key: str) -> Place | None:
@@ -277,6 +297,8 @@ class Sessions:
         else:
             self._remove(place)
             self._continue(place, chain, now)
+        if place.end not in (0, chain.continues, chain.hashes[-1]):
+            place.left = (place.end, *place.left)[:_MAX_LEFT]
         for end in (chain.continues, chain.hashes[-1]):
             other = self._ends.get((slot, end))
             if other is not None and other is not place and not other.busy and other.is_in(chain):
@@ -286,21 +308,36 @@ class Sessions:
         place.slot, place.tokens, place.reread_s = slot, tokens, reread_s
         place.busy += 1
         place.middle, place.start = _middle(place, chain), _start(chain)
-        self._places[place.key] = self._ends[slot, place.end] = place
+        self._enter(place)
+        self._ends[slot, place.end] = place
         self._busy[slot].add(place)
         self._leave()
         if len(self._places) > _MAX_PLACES:
             self._forget(next(iter(self._places.values())))
         return place
 
-    def count(self, session: str, key: str, chain: Chain) -> None:
-        """Count a prompt without a name that begins a session, or is its first to continue."""
+    def count(self, session: str, key: str, chain: Chain) -> str:
+        """Count a prompt that begins a session, or is its first to continue; return its new key.
+
+        A context that is continued under a new name has that name from now on.
+        """
         place, tenant = self._places.get(key), _tenant(session)
+        is_named = bool(_name(session)) and session not in self._shared
+        if is_named and not any(session in some for some in (self._places, *self._gone)):
+            new, again = self._renamed.get(tenant, (_UNLIKELY, 0.0))
+            goes_on = place is not None and place.is_in(chain)
+            self._renamed[tenant] = new * _FADED + 1.0, again * _FADED + goes_on
+            if goes_on and place is not None:
+                self._rename(place, session)
+                return session
+        if not chain.hashes or _name(key):
+            return key
         began, went_on = self._unnamed.get(tenant, (_UNLIKELY, 0.0))
         if not chain.continues:
             self._unnamed[tenant] = began * _FADED + 1.0, went_on * _FADED
         elif place is None or not place.has_returned:
             self._unnamed[tenant] = began, went_on + 1.0
+        return key
 
     def refused(self, place: Place) -> None:
         """Handle the end of a turn that its endpoint refused: it took no room."""
@@ -365,8 +402,6 @@ class Sessions:
             self._learn(now - place.idle_at, returned=True)
             place.is_sure = place.has_returned and _continues(place, chain)
             place.has_returned = True
-        if place.end not in (chain.continues, chain.hashes[-1]):
-            place.left = (place.end, *place.left)[:_MAX_LEFT]
 
     def _lost(self, cut: Cut) -> None:
         """Handle the index's report that the end of a prompt has left a cache."""
@@ -375,6 +410,7 @@ class Sessions:
         if (place := self._ends.pop((cut.slot, cut.end), None)) is None:
             return
         if cut.rest and (place.busy or not cut.for_room):  # a turn failed; the one before did not
+            self._named.pop(_by_prompt(place.key, place.end), None)
             place.end = cut.rest
             self._ends[cut.slot, cut.rest] = place
         else:  # only note it, as a turn that continues it may be about to begin
@@ -409,9 +445,24 @@ class Sessions:
 
     def _remove(self, place: Place) -> None:
         del self._places[place.key]
+        self._named.pop(_by_prompt(place.key, place.end), None)
         if self._ends.get((place.slot, place.end)) is place:
             del self._ends[place.slot, place.end]
         self._rests(place)
+
+    def _rename(self, place: Place, key: str) -> None:
+        del self._places[place.key]
+        self._named.pop(_by_prompt(key, place.end), None)
+        place.key = key
+        self._enter(place)
+
+    def _enter(self, place: Place) -> None:
+        """Keep a place under its key, instead of another with the same prompt."""
+        if (same := self._places.get(place.key)) is not None:
+            self._forget(same)
+        self._places[place.key] = place
+        if _name(place.key):
+            self._named[_by_prompt(place.key, place.end)] = place.key
 
     def _forget(self, place: Place) -> None:
         """Remove a place, but remember its session, which may come back."""

@@ -17,27 +17,28 @@ from laar.protocol.sessions import SESSION_MEMBERS_OF_HEADERS, name_of
 _MAX_CHARS = 8192
 """Longest query or header that is parsed."""
 
-_MODEL = ("model", "deployment")
-
 
 def socket_names(path: str, headers: Mapping[str, str]) -> tuple[str, str]:
     """Return the model and the session that the opening of a WebSocket names; empty if none.
 
-    A session in a header of its own takes precedence; it is not returned here.
+    The path and its query come first. If headers name different models, none is known: one of them
+    may be a fallback, or another service's. A session in a header of its own takes precedence; it
+    is not returned here.
     """
-    fields = list(_fields(path, headers))
+    query, said = path.partition("?")[2], list(_fields(headers))
+    asked = parse_qsl(query) if len(query) <= _MAX_CHARS else []
+    models = {text for name, text in said if name == "model" and text}
+    model = model_of(path) or _first(asked, "model", "deployment")
+    model = model or (models.pop() if len(models) == 1 else "")
+    return model, name_of(_first(asked + said, *SESSION_MEMBERS_OF_HEADERS))
 
-    def first(*names: str) -> str:
-        return next((text for name, text in fields if name in names and text), "")
 
-    return model_of(path) or first(*_MODEL), name_of(first(*SESSION_MEMBERS_OF_HEADERS))
+def _first(fields: list[tuple[str, str]], *names: str) -> str:
+    return next((text for name, text in fields if name in names and text), "")
 
 
-def _fields(path: str, headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield names and values from the query, the headers, and the objects that headers hold."""
-    query = path.partition("?")[2]
-    if len(query) <= _MAX_CHARS:
-        yield from parse_qsl(query)
+def _fields(headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield names and values from headers, and from the objects that they hold."""
     for name, value in headers.items():
         if name == "model" or name.endswith("-model"):
             yield "model", name_of(value)

@@ -171,6 +171,6 @@ class FlowControl:
 
     def _settled(self, decision: Decision, end: Completion) -> None:
         if decision.flight.admitted:
-            begun = end.cause == "complete" or end.ttft_s is not None
+            begun = end.cause in ("complete", "hidden") or end.ttft_s is not None
             self._admission.ended(decision, self._clock(), begun=begun)
             self._call()

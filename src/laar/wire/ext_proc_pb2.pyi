@@ -102,10 +102,12 @@ class HeaderValue(_message.Message):
     def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ..., raw_value: _Optional[bytes] = ...) -> None: ...
 
 class HeaderValueOption(_message.Message):
-    __slots__ = ("header",)
+    __slots__ = ("header", "append_action")
     HEADER_FIELD_NUMBER: _ClassVar[int]
+    APPEND_ACTION_FIELD_NUMBER: _ClassVar[int]
     header: HeaderValue
-    def __init__(self, header: _Optional[_Union[HeaderValue, _Mapping]] = ...) -> None: ...
+    append_action: int
+    def __init__(self, header: _Optional[_Union[HeaderValue, _Mapping]] = ..., append_action: _Optional[int] = ...) -> None: ...
 
 class HeaderMutation(_message.Message):
     __slots__ = ("set_headers", "remove_headers")

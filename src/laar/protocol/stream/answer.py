@@ -34,6 +34,7 @@ class Answer:
         names: the model's names, as used by the client and the decision.
         complete: the answer has ended, or its last event was read.
         let_go: the stream ends before the answer does, so the answer's end will not be seen.
+        is_hidden: the gateway ends the stream once it has the decision, and tells nothing else.
     """
 
     status: int | None = None
@@ -42,6 +43,7 @@ class Answer:
     names: tuple[str, ...] = ()
     complete: bool = False
     let_go: bool = False
+    is_hidden: bool = False
     _unanswered: bool = False
     _is_read: bool = False
     _error: bool = False
@@ -139,7 +141,7 @@ class Answer:
         if self._unanswered:
             cause = "error"
         elif self.status is None or (self.let_go and not self.complete):
-            cause = "disconnect"
+            cause = "hidden" if self.is_hidden else "disconnect"
         elif (self._is_read or begun_at is not None) and not self.complete:
             cause = "reset"
         usage = reader.usage if reader is not None and self.complete else NO_USAGE

@@ -55,6 +55,8 @@ from laar.protocol.stream.state import StreamState
 _NO_HEAD = names.read_head({})
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _OPAQUE = Api.OPAQUE
+_LISTS = "models"
+"""The reason of an answer with the picker's own list of models."""
 _MAX_DIGITS = 20
 """Maximum number of digits in a content length; Python refuses to parse thousands of digits."""
 
@@ -172,7 +174,8 @@ class RequestHalf(StreamState):
             return self._refuse(error, out)
         if listed is None:
             return None
-        out.append(Immediate(200, [("content-type", "application/json")], listed))
+        headers = [("content-type", "application/json"), (names.REASON, _LISTS)]
+        out.append(Immediate(200, headers, listed))
         return RequestPhase.OVER
 
     def _answer_again(self, first: Decision, out: list[Action]) -> RequestPhase:
@@ -207,6 +210,11 @@ class RequestHalf(StreamState):
                 self.api = paths.api_of(event.headers.get(name, ""))
                 if self.api is not _OPAQUE:
                     break
+        if not head.path:
+            # A gateway that serves requests itself shows neither paths nor answers (NGINX's).
+            self.answer.is_hidden = True
+            if self.api is _OPAQUE:
+                self.api = Api.OTHER
         test = event.headers.get(names.TEST_SELECTION) if env.settings.conformance_headers else ""
         if test:
             wanted = names.read_subset([test])
@@ -294,9 +302,10 @@ class RequestHalf(StreamState):
     def _ask(self, read: Body, now: float, out: list[Action]) -> RequestPhase:
         env, head = self.env, self._head
         self.api = read.api
-        if env.hook is not None and read.spans and self.api is not _OPAQUE:
+        hook = None if self.answer.is_hidden else env.hook  # such a gateway sends its own body
+        if hook is not None and read.spans and self.api is not _OPAQUE:
             try:
-                read = self._reworked(env.hook, read, now)
+                read = self._reworked(hook, read, now)
             except RequestError as error:
                 return self._refuse(error, out)
         read.model = self._facts.model or read.model

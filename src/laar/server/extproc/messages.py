@@ -44,6 +44,7 @@ _MODES = {
     pb.ProcessingMode.BUFFERED_PARTIAL: Mode.BUFFERED,
     pb.ProcessingMode.FULL_DUPLEX_STREAMED: Mode.DUPLEX,
 }
+_OVERWRITE = 2  # OVERWRITE_IF_EXISTS_OR_ADD
 _SHAPES = {(a, b): SHAPES[_MODES[a], _MODES[b]] for a in _MODES for b in _MODES}
 # Without trailers to wait for, Envoy from 1.37 ends the stream at the response headers of a request
 # without a body, although the answer, or the WebSocket, goes on.
@@ -300,13 +301,17 @@ def _immediate_answer(action: Immediate) -> bytes:
 def _mutate(
     mutation: pb.HeaderMutation, headers: Sequence[tuple[str, str]], remove: Sequence[str]
 ) -> None:
-    """Set headers, overwriting (the default when `append` is not set), and remove others.
+    """Overwrite headers, and remove others.
 
-    Call it only with changes: an empty mutation makes Envoy count headers, including its own.
+    Call it only with changes: an empty mutation makes Envoy count headers, including its own. Envoy
+    overwrites by default, but some gateways append by default, as the protocol says: to the
+    destination that a client has written.
     """
     add = mutation.set_headers.add
     for name, value in headers:
-        header = add().header
+        option = add()
+        option.append_action = _OVERWRITE
+        header = option.header
         header.key = name
         header.raw_value = value.encode()
     if remove:
