@@ -21,7 +21,7 @@ from jh2.exceptions import ProtocolError
 from jh2.hyperframe.frame import GoAwayFrame
 
 from laar.server.h2.call import Call
-from laar.server.h2.guard import LIBRARY, Budget, FloodError, Guard
+from laar.server.h2.guard import DATA, LIBRARY, Budget, FloodError, Guard
 from laar.server.h2.library import CONNECTION_WINDOW_BYTES, HEADER_LIST_BYTES, Library
 from laar.server.transport import ALIVE_S, KEEPALIVE_S, SLOW_S, Code
 
@@ -71,7 +71,7 @@ class Connection(asyncio.Protocol):
         self.blocked: dict[Call, None] = {}
         """Calls waiting for one of the peer's windows, in order."""
         self._reading = False
-        self._frames: Iterator[tuple[int, bytes]] = iter(())  # rest of an unfinished read
+        self._frames: Iterator[tuple[int, int, bytes]] = iter(())  # rest of an unfinished read
         self.next_turn: asyncio.Handle | None = None
         """The turn until which messages have to wait."""
         self.late: deque[Call] = deque()
@@ -122,12 +122,16 @@ class Connection(asyncio.Protocol):
         self._heard = self._reading = True
         end, is_over = perf_counter() + self.turn_s, True
         try:
-            for stream_id, piece in self._frames:
-                if stream_id != LIBRARY:
+            for kind, stream_id, piece in self._frames:
+                if kind == DATA:
                     if (call := self._calls.get(stream_id)) is not None:
                         call.data_received(piece, len(piece))
                 else:
-                    for event in self.h2.receive_data(piece):
+                    whole = kind != LIBRARY
+                    h2 = self.h2
+                    for event in (
+                        h2.receive(kind, stream_id, piece) if whole else h2.receive_data(piece)
+                    ):
                         if (react := _REACTIONS.get(type(event))) is not None:
                             react(self, event)
                 if perf_counter() >= end:
