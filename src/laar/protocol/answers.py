@@ -224,7 +224,7 @@ class AnswerReader:
         if self._use.found is None or self._wants_id or b'"usage"' in lines:
             for line in lines.split(b"\n"):
                 is_read = self._use.found is None or b'"usage"' in line or self._wants_id
-                if is_read and line.startswith(b"data:"):
+                if is_read and line.startswith(b"data:") and b"{" in line:  # not [DONE]
                     self._document(line[5:])
         if not self.has_ended:
             self.has_ended = any(end in lines for end in self._ends)

@@ -21,7 +21,7 @@ from jh2.exceptions import ProtocolError
 from jh2.hyperframe.frame import GoAwayFrame
 
 from laar.server.h2.call import Call
-from laar.server.h2.guard import DATA, LIBRARY, Budget, FloodError, Guard
+from laar.server.h2.guard import DATA, Budget, FloodError, Guard
 from laar.server.h2.library import CONNECTION_WINDOW_BYTES, HEADER_LIST_BYTES, Library
 from laar.server.transport import ALIVE_S, KEEPALIVE_S, SLOW_S, Code
 
@@ -127,11 +127,7 @@ class Connection(asyncio.Protocol):
                     if (call := self._calls.get(stream_id)) is not None:
                         call.data_received(piece, len(piece))
                 else:
-                    whole = kind != LIBRARY
-                    h2 = self.h2
-                    for event in (
-                        h2.receive(kind, stream_id, piece) if whole else h2.receive_data(piece)
-                    ):
+                    for event in self.h2.received(kind, stream_id, piece):
                         if (react := _REACTIONS.get(type(event))) is not None:
                             react(self, event)
                 if perf_counter() >= end:
@@ -332,7 +328,7 @@ class Connection(asyncio.Protocol):
         if self._closing or transport.is_closing():
             return
         self._reading = True  # anything handlers send now is written here
-        end = perf_counter() + self.turn_s
+        end, self.h2.unsent_bytes = perf_counter() + self.turn_s, 0
         try:
             while self._ready and not self._unwritable:
                 call = self._ready.popleft()
@@ -342,6 +338,7 @@ class Connection(asyncio.Protocol):
                     self._ready.append(call)
                 if self.h2.unsent_bytes >= _WRITE_BYTES:
                     transport.write(self.h2.data_to_send())
+                    self.h2.unsent_bytes = 0
                 if perf_counter() >= end:
                     break
         except Exception:  # noqa: BLE001 - ends only this connection

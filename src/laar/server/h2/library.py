@@ -18,7 +18,13 @@ from jh2.exceptions import ProtocolError
 from jh2.settings import SettingCodes, Settings
 from jh2.stream import H2Stream, StreamInputs, StreamState
 
-from laar.server.h2.guard import HEADERS, MAX_FRAME_BYTES, MAX_HEADER_BLOCK_BYTES, RST_STREAM
+from laar.server.h2.guard import (
+    HEADERS,
+    LIBRARY,
+    MAX_FRAME_BYTES,
+    MAX_HEADER_BLOCK_BYTES,
+    RST_STREAM,
+)
 
 STREAM_WINDOW_BYTES = 1 << 20
 CONNECTION_WINDOW_BYTES = 16 << 20
@@ -47,14 +53,14 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
 
     bypassed = jh2.__version__.startswith(_TESTED)  # type: ignore[attr-defined]
     _prune_at = 64
+    _data_to_send: bytearray
 
     def __init__(self, max_streams: int) -> None:
         """Begin the server side of a connection, and announce its limits to the peer."""
         super().__init__(config=_CONFIG)
         self._before_headers = _NO_TABLE  # sent only before the first headers
-        self._written: list[bytes | memoryview] = []
         self.unsent_bytes = 0
-        """Bytes of DATA that `data_to_send` will return."""
+        """Bytes of DATA written since this was set to 0."""
         self.local_settings = Settings(
             client=False,
             initial_values={
@@ -85,7 +91,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
 
         Args:
             kind: `DATA`, which is then subtracted from the windows, or `HEADERS` or `RST_STREAM`,
-                to be passed to `receive`.
+                to be passed to `received`.
             stream_id: its stream.
             length: bytes of its payload.
         """
@@ -110,22 +116,25 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
         of_stream.current_window_size = stream_bytes - length
         return True
 
-    def receive(self, kind: int, stream_id: int, payload: bytes) -> list[Any]:
-        """Return the events of headers or a reset that `takes` accepted, as `receive_data` does.
+    def received(self, kind: int, stream_id: int, piece: bytes) -> list[Any]:
+        """Return the events of headers or a reset that `takes` accepted, or of `LIBRARY` bytes.
 
         Raises:
-            ProtocolError: the headers can't be decoded, or break a rule.
+            ProtocolError: the peer broke a rule.
         """
         events: list[Any]
+        if kind == LIBRARY:
+            events = self.receive_data(piece)
+            return events
         if kind == RST_STREAM:
             machine = self.streams[stream_id].state_machine
             events = machine.process_input(StreamInputs.RECV_RST_STREAM)
             return events
         self.open_inbound_streams  # noqa: B018 - drops the closed ones
         try:
-            headers = _decode_headers(self.decoder, payload)
+            headers = _decode_headers(self.decoder, piece)
             stream = self._begin_new_stream(stream_id, AllowedStreamIDs.ODD)
-            _, events = stream.receive_headers(headers, False, None)  # noqa: FBT003 - not the end
+            _, events = stream.receive_headers(headers, False, None)
         except ProtocolError as error:
             self._terminate_connection(error.error_code)
             raise
@@ -142,7 +151,8 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
         if end:
             stream.state_machine.process_input(StreamInputs.SEND_END_STREAM)
             kind |= _END_STREAM
-        self._write(len(block) << 48 | kind << 32 | stream.stream_id, (block,))
+        head = len(block) << 48 | kind << 32 | stream.stream_id
+        self._data_to_send += head.to_bytes(9, "big") + block
 
     def write_data(
         self, stream: H2Stream, pieces: Sequence[bytes | memoryview], length: int
@@ -157,20 +167,9 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
             return
         self.outbound_flow_control_window -= length
         stream.outbound_flow_control_window -= length
-        self._write(length << 48 | stream.stream_id, pieces)  # type and flags are 0
-
-    def _write(self, head: int, pieces: Sequence[bytes | memoryview]) -> None:
-        """Write a frame after what the library has written, given its header as a number."""
-        self._written += (super().data_to_send(), head.to_bytes(9, "big"), *pieces)
-
-    def data_to_send(self, amount: int | None = None) -> bytes:
-        """Return all bytes to send, and forget them."""
-        sent: bytes = super().data_to_send(amount)
-        if self._written:
-            sent = b"".join((*self._written, sent))
-            self._written.clear()
-        self.unsent_bytes = 0
-        return sent
+        written = self._data_to_send
+        written += (length << 48 | stream.stream_id).to_bytes(9, "big")  # type and flags are 0
+        written += b"".join(pieces)
 
     def forget(self) -> None:
         """Break reference cycles once the peer is gone."""
