@@ -75,20 +75,23 @@ class Explorer:
         if terms.outlook is None:
             return None, ""
         likely, possible = terms.outlook
-        waited = table.decisions - table.chosen[view.slots]
-        can = (waited >= WAITS) & (view.in_flight == 0.0)
-        cost_s = terms.cost_s
+        cost_s, well = terms.cost_s, None
         if standing.answers is not None:
             well = standing.answers >= 1.0
             if standing.new is not None:  # it starts slowly, but not because it failed
                 well |= standing.new
                 cost_s = np.where(standing.new, cost_s * standing.answers, cost_s)
-            can &= well
         best = int(scores.argmax()) if may is None else _best_of(may, scores)
         least_s = max(cost_s.item(best), 1e-12)
-        can &= cost_s * possible < least_s * possible[best]
-        if not np.count_nonzero(can):  # as usual
+        can = cost_s * possible < least_s * possible.item(best)
+        if not np.count_nonzero(can):
             return None, ""
+        waited = table.decisions - table.chosen[view.slots]
+        can &= (waited >= WAITS) & (view.in_flight == 0.0)
+        if not np.count_nonzero(can):
+            return None, ""
+        if well is not None:
+            can &= well
         if may is not None:
             can &= may
         if view.load_s is not None:

@@ -142,13 +142,14 @@ class AnswerReader:
     def put_by(self, chunk: bytes) -> bool:
         """Keep a chunk for the next `feed` or `end` if it can wait; return whether it was kept.
 
-        Once a stream is judged, only an error and the last events are of interest. Only whole lines
-        are kept, so the word "error" is never split between two chunks.
+        Once a stream has begun, only an error and the last events are urgent. Only whole lines are
+        kept, so the word "error" is never split between two chunks.
         """
-        kept, judged = self._kept, self._events and self._is_judged and not self._wants_id
+        kept, begun = self._kept, self._is_judged or self._use.is_begun
+        can_wait = self._events and begun and not self._wants_id
         whole = chunk[-1:] == b"\n" and (not kept or kept[-1:] == b"\n")
         fits = len(kept) + len(chunk) <= _BATCH_BYTES
-        if not (judged and whole and fits) or b"error" in chunk:
+        if not (can_wait and whole and fits) or b"error" in chunk:
             return False
         kept += chunk
         return True

@@ -41,6 +41,7 @@ _NO_TABLE = b"\x20"
 """Sets the size of the compression table to 0. Since it stays empty, it need not follow the peer's
 changes to its maximum size (RFC 7541, 4.2)."""
 _RESET_BYTES = 4
+CLOSED = StreamState.CLOSED
 _RECEIVING = (StreamState.OPEN, StreamState.HALF_CLOSED_LOCAL)
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -134,7 +135,9 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
         try:
             headers = _decode_headers(self.decoder, piece)
             stream = self._begin_new_stream(stream_id, AllowedStreamIDs.ODD)
-            _, events = stream.receive_headers(headers, False, None)
+            events = stream.state_machine.process_input(StreamInputs.RECV_HEADERS)
+            events[0].headers = headers
+            stream._initialize_content_length(headers)
         except ProtocolError as error:
             self._terminate_connection(error.error_code)
             raise
