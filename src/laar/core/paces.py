@@ -122,7 +122,7 @@ class Paces:
             first: whether this is the time to the first token rather than the time after it.
         """
         logs, seen, scatter = self._columns[:3] if first else self._columns[3:]
-        if self._outlook is not None and self._is_open(slot):
+        if self.tries.item(slot) < _PROVEN:
             self._outlook = None
         keep = 1.0 - weight / _MEMORY
         log = min(_MOST_LOG, max(-_MOST_LOG, math.log(max(ratio, 1e-9))))
@@ -154,8 +154,6 @@ class Paces:
 
     def ended(self, slot: int, seconds: float, tokens: int | None) -> None:
         """Learn how soon an answer ended, as at an idle endpoint, and its length if it is known."""
-        if self._outlook is not None and self._is_open(slot):
-            self._outlook = None
         self.tries[slot] = min(self.tries.item(slot) + _PROVEN / _ENDS, _MEMORY)
         ends = self._ends
         for row, value in ((0, seconds), (2, tokens)):
@@ -168,11 +166,6 @@ class Paces:
         """Believe implausible paces of slots that a probe confirms, as long as it does."""
         self._confirms = True
         self._confirmed = {slot for slot in self.quick.tolist() if agrees(slot)}
-
-    def _is_open(self, slot: int) -> bool:
-        """Return whether an endpoint has answered too seldom for its pace to be known."""
-        answers = max(self._columns.item(1, slot), self._columns.item(4, slot))
-        return answers < _PROVEN and self.tries.item(slot) < _PROVEN
 
     def outlook(self, slots: Slots) -> tuple[Floats, Floats] | None:
         """Return the likely and the best possible pace of some slots, over those in use.

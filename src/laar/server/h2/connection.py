@@ -244,7 +244,8 @@ class Connection(asyncio.Protocol):
         self._calls[stream_id] = call
         named = dict(headers)
         begin = self._server.methods.get(named.get(b":path", b""))
-        if sum(map(len, chain.from_iterable(headers)), 32 * len(headers)) > HEADER_LIST_BYTES:
+        size_bytes = len(b"".join(chain.from_iterable(headers))) + 32 * len(headers)
+        if size_bytes > HEADER_LIST_BYTES:
             call.end(Code.RESOURCE_EXHAUSTED, "the metadata is too long")
         elif named.get(b":method") != b"POST":
             call.end(Code.UNIMPLEMENTED, "a call must be a POST")
