@@ -80,8 +80,9 @@ class Attempts:
             if reply.model and (spec is None or goes_by(reply.model, spec.models)):
                 reply.model = ""
             asked = NOTHING
-            if reply.found is not None or reply.status >= 400 or reply.event or health.refused:
-                asked = asked_of(decision)
+            refuses = reply.status >= 400 or bool(health.refused)
+            if refuses or reply.found is not None or reply.event:
+                asked = asked_of(decision, kinds=refuses)
             health.replied(flight.attempt, reply, now, read=read, excused=excused, asked=asked)
         # The answer does not show which helper failed; the faulty one will fail more often.
         for attempt in flight.helpers:
@@ -150,8 +151,8 @@ def kinds_of(request: Request) -> tuple[int, ...]:
     return whole, *map(hash, ("", request.model, *marks))
 
 
-def asked_of(decision: Decision) -> Asked:
-    """Return what a request has in common with others."""
+def asked_of(decision: Decision, *, kinds: bool) -> Asked:
+    """Return what a request has in common with others; `kinds` only matter if some is refused."""
     request, chain = decision.request, None if decision.view is None else decision.view.chain
     clients = []
     if request.session:
@@ -160,7 +161,7 @@ def asked_of(decision: Decision) -> Asked:
         clients.append(hash(("tenant", request.tenant)))
     clients.append(chain.hashes[0] if chain is not None and len(chain) else hash(request.question))
     prompt = hash((request.question, request.chars, request.max_tokens))
-    return Asked(kinds_of(request), tuple(clients), prompt)
+    return Asked(kinds_of(request) if kinds else (), tuple(clients), prompt)
 
 
 def expected_s(decision: Decision) -> float:

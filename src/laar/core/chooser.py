@@ -404,15 +404,15 @@ class Chooser:
             others = [at for at in others if fits[at]]
             window = table.window_tokens[slots[order[0]]]
             last = [slot for slot in last if table.window_tokens[slot] >= window]
+        most, way = self.settings.fallbacks, first.way
         for slot in chain(map(slots.item, others), last):
-            if len(found) >= self.settings.fallbacks:
+            if len(found) >= most:
                 break
             spec = by_slot[slot]
             if (served and served not in spec.models) or spec.rank != first.rank:
                 continue
             # All attempts have the same request path and key.
-            way, first_way = spec.way, first.way
-            if (way.base, way.key) != (first_way.base, first_way.key):
+            if spec.way is not way and (spec.way.base, spec.way.key) != (way.base, way.key):
                 continue
             if prefiller and spec.models[0] != first.models[0]:
                 continue

@@ -51,8 +51,6 @@ class EndpointConstants:
         b: half of the seconds that each other request there adds.
         q: the effect of the context, per token of it.
         slots: requests that the engine runs concurrently; infinite if it was not full lately.
-        outlook: likely and best possible paces, over those above (`laar.core.paces`); None if all
-            are known.
     """
 
     of: Slots
@@ -67,7 +65,6 @@ class EndpointConstants:
     b: Floats
     q: Floats
     slots: Floats
-    outlook: tuple[Floats, Floats] | None = None
 
     @cached_property
     def ever_full(self) -> bool:

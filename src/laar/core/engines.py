@@ -144,7 +144,6 @@ class Engines:
             b=rest * own.b,
             q=own.q,
             slots=self.batches.most_at_once[slots],
-            outlook=self.paces.outlook(slots),
         )
         return self.kept
 
@@ -322,14 +321,14 @@ class Engines:
         self._learn(slot, model, sample)
 
     def _learn(self, slot: int, model: EngineModel, sample: Sample) -> None:
-        features, weight, changed = sample.features, sample.weight, self.paces.unproven(slot)
+        features, weight, changed = sample.features, sample.weight, False
         teaches = not self.paces.hasty.item(slot)
         first_level, rest_level = model.first.level, model.rest.level
         if sample.first:
             guess = max(0.0, model.first.guess(features))
             # Half relative to the sample: if the guess is far too high, samples must still count.
             error_s = weight + ERROR * 0.5 * (guess + max(sample.even_s, 0.0))
-            changed |= teaches and model.first.learn(features, sample.even_s, error_s)
+            changed = teaches and model.first.learn(features, sample.even_s, error_s)
             pace = self.paces.first.item(slot)
             expected_s = pace * min(guess, _MOST_S)
             # A short time says little about the pace, so it does not move the pace to 1 either.
@@ -340,7 +339,7 @@ class Engines:
         else:
             even_s = max(sample.even_s, 1e-9)
             fits, ratio = model.answered(even_s, features[0], weight, teaches=teaches)
-            changed, ratio = changed or fits, ratio * sample.took_s / even_s
+            changed, ratio = fits, ratio * sample.took_s / even_s
         as_of = self.traffic.arrived_at
         levels = first_level, rest_level + math.log(model.unit_s)
         moved = self.paces.learn(slot, ratio, weight, as_of, levels, first=sample.first)

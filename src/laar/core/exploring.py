@@ -7,7 +7,8 @@ much longer are skipped.
 
 An endpoint that has seldom answered might be far faster than it seems, which is mostly how fast its
 model's other endpoints are. If it is idle and has not been chosen for a while, and if it might be
-the cheapest, it gets a request: until ten answers have shown its pace, or ten requests have not.
+the cheapest, it gets a request: until ten answers have shown its pace, or ten such requests or
+forty others have not.
 It is rather one that leaves no cache behind. What such requests are expected to cost in addition is
 limited to a tenth of the cost of all.
 
@@ -74,28 +75,32 @@ class Explorer:
         if terms.outlook is None:
             return None, ""
         likely, possible = terms.outlook
-        waited = table.decisions - table.chosen[view.slots]
-        can = (waited >= WAITS) & (view.in_flight == 0.0)
-        if not np.count_nonzero(can):
-            return None, ""
-        cost_s = terms.cost_s
-        if may is not None:
-            can &= may
+        cost_s, well = terms.cost_s, None
         if standing.answers is not None:
             well = standing.answers >= 1.0
             if standing.new is not None:  # it starts slowly, but not because it failed
                 well |= standing.new
                 cost_s = np.where(standing.new, cost_s * standing.answers, cost_s)
+        best = int(scores.argmax()) if may is None else _best_of(may, scores)
+        least_s = max(cost_s.item(best), 1e-12)
+        can = cost_s * possible < least_s * possible.item(best)
+        if not np.count_nonzero(can):
+            return None, ""
+        waited = table.decisions - table.chosen[view.slots]
+        can &= (waited >= WAITS) & (view.in_flight == 0.0)
+        if not np.count_nonzero(can):
+            return None, ""
+        if well is not None:
             can &= well
+        if may is not None:
+            can &= may
         if view.load_s is not None:
             can &= view.load_s == 0.0
-        best = int(scores.argmax()) if may is None else _best_of(may, scores)
         leaves = view.cached_tokens.item(best) - view.cached_tokens > 0.5 * view.tokens
         can &= ~leaves | (waited >= WAITS_LONG)
-        least_s = max(cost_s.item(best), 1e-12)
         extra = np.maximum(cost_s * likely / least_s - 1.0, 0.0)
         saved = self._saved + TRY_SHARE * (table.decisions - self._saved_at)
-        can &= (extra <= min(saved, MOST_SAVED)) & (cost_s * possible < least_s * possible[best])
+        can &= extra <= min(saved, MOST_SAVED)
         can[best] = False
         if not np.count_nonzero(can):
             return None, ""

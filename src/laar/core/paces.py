@@ -19,7 +19,7 @@ pace that its samples suggest, and the one that is still possible (`laar.core.ex
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Annotated
 
@@ -75,7 +75,10 @@ class Paces:
         self._confirmed: set[int] = set()
         self._confirms = False
         self.tries: Floats = np.empty(0)
-        """Recent requests that went to an endpoint only because its pace is not known."""
+        """Recent requests that went to an endpoint only because its pace is not known, and a
+        quarter of its other answers: if forty did not show it, it hardly matters."""
+        self._outlook: tuple[Slots, Sequence[str], tuple[Floats, Floats] | None] | None = None
+        """The latest result of `outlook`, for which slots and models, until it changes."""
         self._columns: Floats = np.empty((6, 0))  # log, weight, scatter: of `first`, `rest`
         self._paced_at: Floats = np.empty((2, 0))  # when samples were decayed; of the latest one
         self._levels: Floats = np.empty((2, 0))  # what the logarithms are relative to
@@ -119,6 +122,8 @@ class Paces:
             first: whether this is the time to the first token rather than the time after it.
         """
         logs, seen, scatter = self._columns[:3] if first else self._columns[3:]
+        if self.tries.item(slot) < _PROVEN:
+            self._outlook = None
         keep = 1.0 - weight / _MEMORY
         log = min(_MOST_LOG, max(-_MOST_LOG, math.log(max(ratio, 1e-9))))
         before, at = seen.item(slot), 0 if first else 1
@@ -149,21 +154,18 @@ class Paces:
 
     def ended(self, slot: int, seconds: float, tokens: int | None) -> None:
         """Learn how soon an answer ended, as at an idle endpoint, and its length if it is known."""
+        self.tries[slot] = min(self.tries.item(slot) + _PROVEN / _ENDS, _MEMORY)
+        ends = self._ends
         for row, value in ((0, seconds), (2, tokens)):
             if value:
-                mean, seen = self._ends[row : row + 2, slot].tolist()
-                seen = min(seen + 1.0, _ENDS)
-                mean += (math.log(max(value, 1e-6)) - mean) / seen
-                self._ends[row : row + 2, slot] = mean, seen
+                mean, seen = ends.item(row, slot), min(ends.item(row + 1, slot) + 1.0, _ENDS)
+                ends[row, slot] = mean + (math.log(max(value, 1e-6)) - mean) / seen
+                ends[row + 1, slot] = seen
 
     def confirm(self, agrees: Callable[[int], bool | None]) -> None:
         """Believe implausible paces of slots that a probe confirms, as long as it does."""
         self._confirms = True
         self._confirmed = {slot for slot in self.quick.tolist() if agrees(slot)}
-
-    def unproven(self, slot: int) -> bool:
-        """Return whether an endpoint has answered too seldom for its pace to be known."""
-        return max(self._columns.item(1, slot), self._columns.item(4, slot)) < _PROVEN
 
     def outlook(self, slots: Slots) -> tuple[Floats, Floats] | None:
         """Return the likely and the best possible pace of some slots, over those in use.
@@ -171,6 +173,12 @@ class Paces:
         The best possible pace of an endpoint that is proven, hasty or was tried often enough is not
         better than its likely pace, which is 1; None if that holds for all.
         """
+        kept, models = self._outlook, self._table.models
+        if kept is None or kept[0] is not slots or kept[1] is not models:
+            kept = self._outlook = slots, models, self._look_out(slots)
+        return kept[2]
+
+    def _look_out(self, slots: Slots) -> tuple[Floats, Floats] | None:
         first_logs, first_seen, _, rest_logs, rest_seen, _ = self._columns.take(slots, axis=1)
         answers = np.maximum(first_seen, rest_seen)
         open_ = (answers < _PROVEN) & (self.tries[slots] < _PROVEN) & ~self.hasty[slots]
@@ -209,6 +217,7 @@ class Paces:
 
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed."""
+        self._outlook = None
         self._columns[:, slot] = 0.0
         self._ends[:, slot] = 0.0
         self.tries[slot] = 0.0
@@ -238,6 +247,7 @@ class Paces:
     def _work_out(self, same: Slots, as_of: float) -> tuple[float, float]:
         """Update the paces of a model's endpoints; return their mean changes, as `learn` does."""
         changes = []
+        self._outlook = None
         known, stale = self._columns.take(same, axis=1), 0.0
         if as_of > -math.inf:
             passed_s = np.maximum(as_of - self._paced_at[:, same], 0.0)
@@ -307,10 +317,11 @@ class Paces:
         lengths += 2.0 / np.sqrt(np.maximum(np.where(counted, counted, answers), 1.0))
         hasty = (lengths < -_SHORT) | (ends - np.minimum(paces, 0.0) < -_AT_ONCE)
         quick = paces < -_IMPLAUSIBLE
-        if len(self.quick) or np.count_nonzero(quick):
+        any_quick = np.count_nonzero(quick) > 0
+        if any_quick or len(self.quick):
             others = self.quick[~np.isin(self.quick, same)]
             self.quick = np.concatenate((others, same[quick]))
-        if self._confirms or np.count_nonzero(answers) > 2:
+        if any_quick and (self._confirms or np.count_nonzero(answers) > 2):
             hasty |= quick & ~np.isin(same, list(self._confirmed))
         self.hasty[same] = hasty
         self.any_hasty = bool(np.count_nonzero(self.hasty))

@@ -101,9 +101,10 @@ def view_of(
         asks_again = retrying.expected_of(tenant)
     if wrong_s is None and is_open and not asks_again:
         wrong_s = settings.wrong_answer_s
-    p, some = known.probability[judged], np.count_nonzero
-    evidence = known.evidence[judged]
-    is_known = tried or some(evidence) or np.maximum.reduce(p) > np.minimum.reduce(p)
+    p, evidence, some = known.probability[judged], known.evidence[judged], np.count_nonzero
+    is_known = tried or some(evidence)
+    if not is_known and len(models) > 1:
+        is_known = np.maximum.reduce(p) > np.minimum.reduce(p)
     in_flight, queued_tokens = table.in_flight[slots], table.queued_tokens[slots]
     if (paces := chooser.engines.paces).any_hasty:
         in_flight, queued_tokens = paces.as_others(slots, np.array((in_flight, queued_tokens)))

@@ -174,21 +174,23 @@ class Outcomes:
         on_trial = attempt is breaker.trial
         clients = records.dull_clients if is_dull else records.clients
         habit = endpoint.dull if is_dull else endpoint.useless
-        # Endpoints excluded for their own failures do not excuse others.
-        sound = [other for other in endpoint.others() if not other.breaker.is_open]
-        others = [other.dull if is_dull else other.useless for other in sound]
-        is_alone = all(each.is_quiet(now) for each in others)
         counts = clients.flawed(endpoint.slot, asked, now)
         if counts:
             habit.note(now, happened=True)
         elif not is_dull or self._questions.agrees(endpoint, now) is False:
             self._hear_siblings(endpoint, counts, now)
+        if is_dull and not counts:
+            return False
+        # Endpoints excluded for their own failures do not excuse others.
+        sound = [other for other in endpoint.others() if not other.breaker.is_open]
+        others = [other.dull if is_dull else other.useless for other in sound]
+        is_alone = all(each.is_quiet(now) for each in others)
         apart = stands_out(habit, others, now)
         fails = counts and (apart or (on_trial and len(others) > 0 and is_alone))
         if is_dull and fails and self._questions.agrees(endpoint, now):
             fails = False  # its clients ask for such answers
         if is_dull and not fails:
-            if counts and is_alone and habit.row > 1:  # read more, to compare
+            if is_alone and habit.row > 1:  # read more, to compare
                 endpoint.to_read = max(endpoint.to_read, 2)
                 endpoint.family.contest(now)
                 if self._questions.agrees(endpoint, now) is False:

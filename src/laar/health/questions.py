@@ -113,8 +113,10 @@ class Questions:
         """
         pair = self._pairs.get(endpoint.slot)
         if pair is None or now - pair.at >= _COMPARED_S:
+            if not self.may_ask:
+                return False
             sibling = next((e.slot for e in endpoint.others() if not e.breaker.is_out), None)
-            if sibling is None or not self.may_ask:
+            if sibling is None:
                 return False
             slots, before = (endpoint.slot, sibling), None if pair is None else pair.agrees
             pair = self._pairs[endpoint.slot] = _Pair(slots, now, before)

@@ -86,18 +86,22 @@ class Clients:
         It is evidence if other endpoints mostly answer this client well, or if the client has asked
         no other yet. Return None if no other endpoint has answered this client since.
         """
-        others: list[list[int]] | None = None
+        is_known, others, better = False, 0, 0
         for key in asked.clients:
             client = self.known.get(key)
             if client is None or now - client.at > _REMEMBERED_S:
                 client = _Client()
-            elif others is None:
-                others = [counts for at, counts in client.counts.items() if at != slot]
+            elif not is_known:
+                is_known = True
+                for at, (good, flawed) in client.counts.items():
+                    if at != slot:
+                        others += 1
+                        better += good - flawed
             client.add(slot, now, good=False)
             self.known[key] = client
         if not others:
-            return True if others is None else None
-        return sum(good for good, _ in others) > sum(flawed for _, flawed in others)
+            return None if is_known else True
+        return better > 0
 
 
 class _Refused(Habit):

@@ -142,13 +142,14 @@ class AnswerReader:
     def put_by(self, chunk: bytes) -> bool:
         """Keep a chunk for the next `feed` or `end` if it can wait; return whether it was kept.
 
-        Once a stream is judged, only an error and the last events are of interest. Only whole lines
-        are kept, so the word "error" is never split between two chunks.
+        Once a stream has begun, only an error and the last events are urgent. Only whole lines are
+        kept, so the word "error" is never split between two chunks.
         """
-        kept, judged = self._kept, self._events and self._is_judged and not self._wants_id
+        kept, begun = self._kept, self._is_judged or self._use.is_begun
+        can_wait = self._events and begun and not self._wants_id
         whole = chunk[-1:] == b"\n" and (not kept or kept[-1:] == b"\n")
         fits = len(kept) + len(chunk) <= _BATCH_BYTES
-        if not (judged and whole and fits) or b"error" in chunk:
+        if not (can_wait and whole and fits) or b"error" in chunk:
             return False
         kept += chunk
         return True
@@ -224,7 +225,7 @@ class AnswerReader:
         if self._use.found is None or self._wants_id or b'"usage"' in lines:
             for line in lines.split(b"\n"):
                 is_read = self._use.found is None or b'"usage"' in line or self._wants_id
-                if is_read and line.startswith(b"data:"):
+                if is_read and line.startswith(b"data:") and b"{" in line:  # not [DONE]
                     self._document(line[5:])
         if not self.has_ended:
             self.has_ended = any(end in lines for end in self._ends)

@@ -7,7 +7,7 @@ empty, short or equal answers: `laar.health` compares them with other endpoints'
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, KeysView, Mapping
 from typing import Any
 
 from laar.core.request import Api
@@ -16,12 +16,15 @@ from laar.health import GOOD, Kind
 Finding = Kind | str | None
 """A kind of failure, `GOOD`, or None while undecided."""
 
-_ROOTS: Mapping[Api, tuple[str, ...]] = {
-    Api.CHAT: ("choices",),
-    Api.COMPLETIONS: ("choices",),
-    Api.MESSAGES: ("content", "content_block", "delta"),
-    Api.RESPONSES: ("output", "delta", "item"),
-    Api.EMBEDDINGS: ("data", "embeddings"),
+_ROOTS: Mapping[Api, KeysView[str]] = {
+    api: dict.fromkeys(roots.split()).keys()
+    for api, roots in {
+        Api.CHAT: "choices",
+        Api.COMPLETIONS: "choices",
+        Api.MESSAGES: "content content_block delta",
+        Api.RESPONSES: "output delta item",
+        Api.EMBEDDINGS: "data embeddings",
+    }.items()
 }
 """Members that hold the content of an answer or of one event."""
 _SAYS = frozenset(
@@ -32,7 +35,6 @@ _SAYS = frozenset(
     """.split()  # noqa: SIM905 - one per line would fill a page
 )
 """Nested members that may hold content."""
-_DEEPEST = 12
 _BEGINNING_CHARS = 64
 """Length of the beginning by which answers are compared: about 16 tokens. Reading more of a stream
 would cost a parsed event for each token."""
@@ -63,7 +65,7 @@ class Usefulness:
     """
 
     def __init__(self, api: Api) -> None:
-        self._roots = _ROOTS.get(api, ())
+        self._roots = _ROOTS.get(api, {}.keys())
         self.is_begun = False
         """Whether any part of the answer could be read."""
         self.found: Finding = None if self._roots else GOOD
@@ -91,7 +93,7 @@ class Usefulness:
         nested = document.get("response", document.get("message"))  # in typed events
         if not isinstance(nested, dict):
             nested = {}
-        if not any(root in document or root in nested for root in self._roots):
+        if self._roots.isdisjoint(document) and self._roots.isdisjoint(nested):
             return  # a status page or a greeting event is not an answer
         self.is_begun = True
         name = document.get("model") or nested.get("model")
@@ -100,7 +102,7 @@ class Usefulness:
         values = [document.get(root) for root in self._roots]
         if "output" in self._roots and not self._beginning:  # at its end, a stream repeats it
             values.append(nested.get("output"))
-        for said in _said(values, 0):
+        for said in _said(values):
             text = (self._beginning + said[:_READ_CHARS]).lstrip()
             self._beginning = text[:_BEGINNING_CHARS]
             if len(text) >= _BEGINNING_CHARS:
@@ -117,18 +119,17 @@ class Usefulness:
             self.found = GOOD if self._beginning else Kind.EMPTY
 
 
-def _said(value: object, depth: int) -> Iterator[str]:
-    """Yield the content of a part of an answer as text; nesting is limited."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, bool) or value is None or depth == _DEEPEST:
-        return
-    elif isinstance(value, int | float):
-        yield f"{value} "
-    elif isinstance(value, list):
-        for item in value:
-            yield from _said(item, depth + 1)
-    elif isinstance(value, dict):
-        for name, item in value.items():
-            if name in _SAYS:
-                yield from _said(item, depth + 1)
+def _said(parts: list[Any]) -> Iterator[str]:
+    """Yield the content of parts of an answer as text, in order."""
+    left = parts[::-1]
+    while left:
+        part = left.pop()
+        kind = type(part)
+        if kind is str:
+            yield part
+        elif kind is dict:
+            left += [item for name, item in part.items() if name in _SAYS][::-1]
+        elif kind is list:
+            left += part[::-1]
+        elif kind is int or kind is float:
+            yield f"{part} "

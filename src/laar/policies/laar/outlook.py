@@ -122,7 +122,7 @@ class Outlook:
             ahead_s=priced.ahead_s,
             others_s=others_s,
             transfer_s=transfer_s,
-            outlook=inputs.engine.outlook,
+            outlook=engines.paces.outlook(view.slots),
         )
         if view.beside is not None:
             view.reason = COMPANION

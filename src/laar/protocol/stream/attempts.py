@@ -110,5 +110,7 @@ def _patience(decision: Decision, *, hedges: bool) -> int | None:
     begin_s = _BEGIN_S + _BEGIN * expected_s + _SLOW_TOKEN_S * tokens
     if request.patience_s is not None:  # leave the next endpoint as much of it
         begin_s = min(begin_s, 0.5 * request.patience_s)
-    begins_s = names.BEGINS_S if hedges else ()
-    return next((s for s in begins_s if s >= begin_s), names.SILENCE_S)
+    for known_s in names.BEGINS_S if hedges else ():
+        if known_s >= begin_s:
+            return known_s
+    return names.SILENCE_S

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from laar.server.h2.framing import PREFIX_BYTES, CallError, Unframer, status_headers
 from laar.server.h2.guard import PAID_FRAMES
-from laar.server.h2.library import STREAM_WINDOW_BYTES, Headers
+from laar.server.h2.library import CLOSED, STREAM_WINDOW_BYTES, Headers
 from laar.server.transport import Code, Handler
 
 if TYPE_CHECKING:
+    from jh2.stream import H2Stream
+
     from laar.server.h2.connection import Connection
 
 _LOG = logging.getLogger(__name__)
@@ -213,14 +215,14 @@ class Call:
         connection = self._connection
         h2 = connection.h2
         stream = h2.streams.get(self.stream_id)
-        if stream is None or stream.closed:  # its reset is handled next
+        if stream is None or stream.state_machine.state is CLOSED:  # its reset is handled next
             return False
         if not self._answered:
             self._answered = True
             if self._end is not None and not self._out:
-                self._finish((*_RESPONSE, *status_headers(*self._end)))
+                self._finish(stream, (*_RESPONSE, *status_headers(*self._end)))
                 return False
-            h2.send_headers(self.stream_id, _RESPONSE)
+            h2.write_headers(stream, _RESPONSE)
         if self._out:
             most = min(
                 h2.outbound_flow_control_window,
@@ -246,11 +248,11 @@ class Call:
         if self._out:
             return True
         if self._end is not None:
-            self._finish(status_headers(*self._end))
+            self._finish(stream, tuple(status_headers(*self._end)))
         return False
 
-    def _finish(self, headers: Headers) -> None:
-        self._connection.h2.send_headers(self.stream_id, headers, end_stream=True)
+    def _finish(self, stream: H2Stream, headers: Headers) -> None:
+        self._connection.h2.write_headers(stream, headers, end=True)
         self._connection.finished(self, reset=not self._remote_done)
 
     def _taken(self, count: int) -> Sequence[bytes | memoryview]:

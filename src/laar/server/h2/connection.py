@@ -21,7 +21,7 @@ from jh2.exceptions import ProtocolError
 from jh2.hyperframe.frame import GoAwayFrame
 
 from laar.server.h2.call import Call
-from laar.server.h2.guard import LIBRARY, Budget, FloodError, Guard
+from laar.server.h2.guard import DATA, Budget, FloodError, Guard
 from laar.server.h2.library import CONNECTION_WINDOW_BYTES, HEADER_LIST_BYTES, Library
 from laar.server.transport import ALIVE_S, KEEPALIVE_S, SLOW_S, Code
 
@@ -71,7 +71,7 @@ class Connection(asyncio.Protocol):
         self.blocked: dict[Call, None] = {}
         """Calls waiting for one of the peer's windows, in order."""
         self._reading = False
-        self._frames: Iterator[tuple[int, bytes]] = iter(())  # rest of an unfinished read
+        self._frames: Iterator[tuple[int, int, bytes]] = iter(())  # rest of an unfinished read
         self.next_turn: asyncio.Handle | None = None
         """The turn until which messages have to wait."""
         self.late: deque[Call] = deque()
@@ -122,12 +122,12 @@ class Connection(asyncio.Protocol):
         self._heard = self._reading = True
         end, is_over = perf_counter() + self.turn_s, True
         try:
-            for stream_id, piece in self._frames:
-                if stream_id != LIBRARY:
+            for kind, stream_id, piece in self._frames:
+                if kind == DATA:
                     if (call := self._calls.get(stream_id)) is not None:
                         call.data_received(piece, len(piece))
                 else:
-                    for event in self.h2.receive_data(piece):
+                    for event in self.h2.received(kind, stream_id, piece):
                         if (react := _REACTIONS.get(type(event))) is not None:
                             react(self, event)
                 if perf_counter() >= end:
@@ -244,7 +244,8 @@ class Connection(asyncio.Protocol):
         self._calls[stream_id] = call
         named = dict(headers)
         begin = self._server.methods.get(named.get(b":path", b""))
-        if sum(map(len, chain.from_iterable(headers)), 32 * len(headers)) > HEADER_LIST_BYTES:
+        size_bytes = len(b"".join(chain.from_iterable(headers))) + 32 * len(headers)
+        if size_bytes > HEADER_LIST_BYTES:
             call.end(Code.RESOURCE_EXHAUSTED, "the metadata is too long")
         elif named.get(b":method") != b"POST":
             call.end(Code.UNIMPLEMENTED, "a call must be a POST")
@@ -328,7 +329,7 @@ class Connection(asyncio.Protocol):
         if self._closing or transport.is_closing():
             return
         self._reading = True  # anything handlers send now is written here
-        end = perf_counter() + self.turn_s
+        end, self.h2.unsent_bytes = perf_counter() + self.turn_s, 0
         try:
             while self._ready and not self._unwritable:
                 call = self._ready.popleft()
@@ -338,6 +339,7 @@ class Connection(asyncio.Protocol):
                     self._ready.append(call)
                 if self.h2.unsent_bytes >= _WRITE_BYTES:
                     transport.write(self.h2.data_to_send())
+                    self.h2.unsent_bytes = 0
                 if perf_counter() >= end:
                     break
         except Exception:  # noqa: BLE001 - ends only this connection

@@ -12,6 +12,10 @@ from laar.server.transport import Code
 PREFIX_BYTES = 5
 """Size of a message's prefix: compression flag and length."""
 
+MAX_LITERAL_BYTES = 126
+"""Maximum length of header names and values that laar sends: a greater length takes more than one
+byte."""
+
 
 class CallError(Exception):
     """Raised to end a call with a status and a reason."""
@@ -57,5 +61,5 @@ def status_headers(code: Code, text: str = "") -> list[tuple[bytes, bytes]]:
     """Return the trailers that end a call; `text` is ASCII without percent signs."""
     headers = [(b"grpc-status", b"%d" % code)]
     if text:
-        headers.append((b"grpc-message", text.encode()))
+        headers.append((b"grpc-message", text.encode()[:MAX_LITERAL_BYTES]))
     return headers

@@ -4,7 +4,7 @@ The library checks which frames peers may send, but does not limit their cost. T
 length of frames, before they are buffered, and of header blocks, and the number of frames that
 cause useless work (CVE-2019-9511 to -9518, CVE-2023-44487, CVE-2024-27316 and the like). It removes
 GOAWAY frames: the library would close the connection at once, although open streams may continue.
-DATA frames that `Library.takes` accepts bypass the library.
+Frames that `Library.takes` accepts bypass the library.
 
 No I/O: time is an argument.
 """
@@ -33,7 +33,7 @@ _HEAD_BYTES = 9
 _STREAM_ID = 0x7FFFFFFF
 _END_HEADERS, _ACK = 0x4, 0x1
 
-LIBRARY, _NOBODY = 0, -1
+_LIBRARY, _NOBODY = 0, -1
 """Where a frame's bytes go if not to a stream."""
 
 _LIBRARY_BYTES = 4096
@@ -45,10 +45,16 @@ PAID_FRAMES, _BURST_FRAMES = 4, 8000
 _SMALL_DATA_BYTES = 256
 """Minimum length of DATA frames that are free; shorter ones are charged."""
 
-_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _GOAWAY, _CONTINUATION = 0, 1, 3, 4, 7, 9
+_HEADERS, _RST_STREAM, _SETTINGS, _GOAWAY, _CONTINUATION = 1, 3, 4, 7, 9
 
-_FREE = {_DATA: _SMALL_DATA_BYTES, _HEADERS << 8 | _END_HEADERS: 0, _RST_STREAM << 8: 0}
-"""Minimum length at which frames of these types and flags need not be checked by `_judge`."""
+DATA, HEADERS, RST_STREAM = 0, _HEADERS << 8 | _END_HEADERS, _RST_STREAM << 8
+"""Types of the frames that may bypass the library, each with the flags it must have."""
+
+LIBRARY = -1
+"""Yielded instead of a frame's type and flags if the bytes are for the library."""
+
+_FREE = {DATA: _SMALL_DATA_BYTES, HEADERS: 0, RST_STREAM: 0}
+"""Minimum length at which such frames need not be checked by `_judge`."""
 
 _LONG = (_HEADERS, _RST_STREAM, _SETTINGS)
 """Types of frames that the library gets one by one, since each may take a good part of a turn."""
@@ -106,15 +112,15 @@ class Guard:
 
     Args:
         now: monotonic seconds.
-        takes: returns whether a DATA frame without flags bypasses the library, given its stream and
-            length; if so, it subtracts it from the windows.
+        takes: returns whether a frame (`DATA`, `HEADERS` or `RST_STREAM`) bypasses the library,
+            given its type, stream and length; if so, it subtracts DATA from the windows.
     """
 
-    def __init__(self, now: float, takes: Callable[[int, int], bool]) -> None:
+    def __init__(self, now: float, takes: Callable[[int, int, int], bool]) -> None:
         self._takes = takes
         self._head = b""  # an incomplete frame header
         self._rest_bytes = 0  # left in the current frame
-        self._taker = LIBRARY  # recipient of that frame
+        self._taker = _LIBRARY  # recipient of that frame
         self._preface_bytes = _PREFACE_BYTES
         self._block_bytes = 0
         self._continuations = 0
@@ -125,12 +131,13 @@ class Guard:
         self.paid_frames = 0
         """Frames earned by messages (`PAID_FRAMES` each) since a frame was last charged."""
 
-    def feed(self, data: bytes, now: float) -> Iterator[tuple[int, bytes]]:
+    def feed(self, data: bytes, now: float) -> Iterator[tuple[int, int, bytes]]:
         """Inspect received bytes.
 
         Yields:
-            A stream and a piece of its DATA that bypasses the library; or `LIBRARY` and bytes for
-            it. Handle each before requesting the next.
+            A frame's type and flags, its stream and bytes that bypass the library (a piece of DATA,
+            or the payload of another frame); or `LIBRARY`, 0 and bytes for the library. Handle each
+            before requesting the next.
 
         Raises:
             FloodError: a limit is exceeded.
@@ -150,10 +157,10 @@ class Guard:
             if self._rest_bytes:
                 start, at = at, min(at + self._rest_bytes, end)
                 self._rest_bytes -= at - start
-                if self._taker != LIBRARY:
+                if self._taker != _LIBRARY:
                     since = at
                     if self._taker != _NOBODY:
-                        yield self._taker, data[start:at]
+                        yield DATA, self._taker, data[start:at]
                 continue
             if end - at < _HEAD_BYTES:
                 self._head = data[at:]
@@ -166,30 +173,31 @@ class Guard:
                 self.paid_frames -= 1
             elif not 0 <= free_bytes <= length <= MAX_HEADER_BLOCK_BYTES:
                 self._judge(kind >> 8, kind & 0xFF, length, now)
-            self._taker = LIBRARY
+            self._taker = _LIBRARY
             body = at + _HEAD_BYTES
-            if kind == _DATA or kind >> 8 == _GOAWAY:
+            if free_bytes >= 0 or kind >> 8 == _GOAWAY:
                 if since < at:
-                    yield LIBRARY, data[since:at]
+                    yield LIBRARY, 0, data[since:at]
                 since = at
                 stream_id &= _STREAM_ID
-                if kind != _DATA:
+                whole = length <= end - body
+                if free_bytes < 0:
                     self._taker = _NOBODY
                     since = body
-                elif self._takes(stream_id, length):
+                elif (whole or kind == DATA) and self._takes(kind, stream_id, length):
                     since = body
-                    if length <= end - body:
+                    if whole:
                         since = at = body + length
-                        yield stream_id, data[body:at]
+                        yield kind, stream_id, data[body:at]
                         continue
                     self._taker = stream_id
             elif since < at and (at - since > _LIBRARY_BYTES or kind >> 8 in _LONG):
-                yield LIBRARY, data[since:at]
+                yield LIBRARY, 0, data[since:at]
                 since = at
             self._rest_bytes = length
             at = body
         if since < end:
-            yield LIBRARY, data[since:end]
+            yield LIBRARY, 0, data[since:end]
 
     def _judge(self, kind: int, flags: int, length: int, now: float) -> None:
         """Check and charge a frame by its header; most frames need neither (`_FREE`)."""
@@ -198,7 +206,7 @@ class Guard:
         if kind == _GOAWAY:
             self.leaving = True
             return
-        if kind == _RST_STREAM or (kind == _DATA and length >= _SMALL_DATA_BYTES):
+        if kind == _RST_STREAM or (kind == DATA and length >= _SMALL_DATA_BYTES):
             return  # `Connection` limits resets
         if kind in (_HEADERS, _CONTINUATION):
             is_first = kind == _HEADERS
