@@ -154,8 +154,7 @@ class Chooser:
                 raise not_worth_it()
             drawn = self._draw(request, group, now)
             return self._decision(request, group, drawn, now, new_id, earlier, group.alive)
-        asked = self.policies.get(request.policy) if self.settings.allow_policy_header else None
-        policy = asked or self.policies[self.settings.policy]
+        policy = self.policies.get(request.policy) or self.policies[self.settings.policy]
         tuned = None if self.tuner is None else self._tuned(self.tuner, policy, request, now)
         weights = tuned.values if tuned else None
         view, tokens_of, degraded = view_of(self, request, earlier, group, weights, now)
