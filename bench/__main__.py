@@ -1,8 +1,8 @@
 """Run benchmarks: `python -m bench [NAME ...]`; all the short ones by default.
 
-A long benchmark (`chaos`, `failing`, `hooked`, `models`, `picker`, `prompts`, `road`, `sharing`,
-`soak`, `stall`, `starts`, `templates`, `useless`) runs alone; arguments after its name are its
-options, and `python -m bench NAME --help` lists them.
+A long benchmark (`blocks`, `chaos`, `failing`, `hooked`, `models`, `picker`, `prompts`,
+`road`, `sharing`, `soak`, `stall`, `starts`, `templates`, `useless`) runs alone; arguments
+after its name are its options, and `python -m bench NAME --help` lists them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from bench.options import name_of, parser_for
 from laar.errors import SettingError
 
 LONG = (
-    "chaos", "failing", "hooked", "models", "picker", "prompts", "road", "sharing", "soak", "stall",
-    "starts", "templates", "useless",
+    "blocks", "chaos", "failing", "hooked", "models", "picker", "prompts", "road",
+    "sharing", "soak", "stall", "starts", "templates", "useless",
 )  # fmt: skip
 """Benchmarks run only by name; their `main` takes options and returns an exit status, or None."""
 

@@ -98,7 +98,10 @@ async def _subject(
         endpoints=(one,) * ENDPOINTS,
         pickers=1,
         shape=SHAPES[1] if shape == "gateway" else SHAPES[0],
-        settings={"health": {"enabled": False}} if options.without_health else None,
+        settings={
+            "routing": {"allow_policy_header": True},
+            "health": {"enabled": not options.without_health},
+        },
     )
     deadline_s = 240.0 * (len(rows) + 2)
     async with standing(plan, deadline_s=deadline_s) as stand:

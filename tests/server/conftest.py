@@ -88,6 +88,7 @@ class Gateway:
             "readings": {"scrape_interval_s": 0.1, "probe_interval_s": 0.1},
             "envoy": {"eds_file": str(self.eds)},
             "shutdown": {"drain_s": 0.0, "grace_s": 1.0},
+            "routing": {"allow_policy_header": True},  # tests choose endpoints by policies
         }
         self.document = document
         await self.stop_picker()

@@ -20,7 +20,7 @@ OTHER: dict[str, Any] = {
     "routing.policy": "random",
     "routing.compare": "least-loaded",
     "routing.compare_share": 0.5,
-    "routing.allow_policy_header": False,
+    "routing.allow_policy_header": True,
     "routing.aliases": {"auto": [], "fast": ["m"]},
     "routing.fallbacks": 1,
     "routing.k_rtt": 0.5,

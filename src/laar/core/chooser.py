@@ -149,8 +149,7 @@ class Chooser:
                 raise not_worth_it()
             drawn = self._draw(request, group, now)
             return self._decision(request, group, drawn, now, new_id, earlier, group.alive)
-        asked = self.policies.get(request.policy) if self.settings.allow_policy_header else None
-        policy = asked or self.policies[self.settings.policy]
+        policy = self.policies.get(request.policy) or self.policies[self.settings.policy]
         view, tokens_of, degraded = view_of(self, request, earlier, group, now)
         able = group.alive
         if self.table.windowed or self.needs.refusals:

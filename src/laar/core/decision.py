@@ -34,8 +34,6 @@ class DirectorSettings:
 
     policy: str = "laar"
     """Policy for requests without an x-laar-policy header."""
-    allow_policy_header: bool = True
-    """Whether x-laar-policy may select a different policy for a request."""
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"auto": ()})
     """Virtual model names, each with its models; an empty list means all models."""
     fallbacks: Annotated[int, Ge(0), Le(8)] = 2

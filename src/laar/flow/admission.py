@@ -185,8 +185,11 @@ class Admission:
         self._count(decision, now)
         return decision
 
-    def dispatch(self, now: float) -> list[Outcome]:
-        """Dispatch the requests that can be sent; return the outcomes since the last call."""
+    def dispatch(self, now: float, is_late: Callable[[], bool] = lambda: False) -> list[Outcome]:
+        """Dispatch the requests that can be sent; return the outcomes since the last call.
+
+        Once it `is_late`, the rest is left to the next call (`Queue.dispatch`).
+        """
 
         def admit(item: Item, shorts_wait: bool) -> Verdict | None:
             try:
@@ -198,7 +201,7 @@ class Admission:
             return verdict.slot if isinstance(verdict, Decision) else None
 
         outcomes = []
-        for item, verdict in self.queue.dispatch(now, admit, slot_of=slot_of):
+        for item, verdict in self.queue.dispatch(now, admit, slot_of=slot_of, is_late=is_late):
             if item.for_context and isinstance(verdict, RequestError):
                 try:
                     verdict = self._let_in(item, now)

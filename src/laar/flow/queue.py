@@ -117,9 +117,14 @@ class Item:
 
 @dataclass(slots=True, eq=False)
 class _Band:
-    """One priority: its lanes; each tenant's requests in order of arrival, and their sums."""
+    """One priority: its lanes; each tenant's lanes, requests in order of arrival, and their sums.
+
+    `heads` are the tenants that are next in some lanes, as far as they are known to be.
+    """
 
     lanes: dict[str, Lane] = field(default_factory=dict)
+    lanes_of: dict[str, dict[str, Lane]] = field(default_factory=dict)
+    heads: dict[str, str | None] = field(default_factory=dict)
     tenants: dict[str, dict[Hashable, Item]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     held_bytes: Counter[str] = field(default_factory=Counter)
@@ -190,6 +195,7 @@ class Queue(Generic[T]):
         admit: Callable[[Item, bool], T | None],
         *,
         slot_of: Callable[[T], int | None] = lambda _result: None,
+        is_late: Callable[[], bool] = lambda: False,
     ) -> list[tuple[Item, T | RequestError]]:
         """Release the requests that can be sent, in order; return the verdicts since the last call.
 
@@ -199,13 +205,17 @@ class Queue(Generic[T]):
                 has room. `shorts_wait` is true if short requests wait too: then an endpoint
                 must not take a second long request. Must not call the queue.
             slot_of: returns the endpoint of a result, as its bit in `Item.reach`.
+            is_late: whether to leave the rest to a next call. After a request that can be sent
+                its wake-up is immediate, and after one that can't, it is as usual.
         """
         self._more = False
         self._expire(now)
         closed: set[str] = set()
         closed_to_longs: set[str] = set()
         for number in sorted(self._bands, reverse=True):
-            lanes = self._bands[number].lanes
+            band = self._bands[number]
+            lanes, heads = band.lanes, band.heads
+            heads.clear()
             turns = deque(lanes)
             refusals = 0
             while turns and refusals < MAX_REFUSALS:
@@ -215,7 +225,7 @@ class Queue(Generic[T]):
                 name = turns.popleft()
                 if name not in lanes or name in closed:
                     continue
-                if before := self._before(lanes, name, now, closed, closed_to_longs):
+                if before := self._before(band, name, now, closed, closed_to_longs):
                     turns.remove(before)
                     turns.appendleft(name)
                     name = before
@@ -226,22 +236,28 @@ class Queue(Generic[T]):
                 lanes[name] = lanes.pop(name)  # rotated, so the next call starts with other lanes
                 item = self._waiting[turn[1]]
                 verdict = admit(item, self._shorts > (not item.is_long))
+                heads.pop(name, None)
                 if verdict is not None:
                     self._remove(item, charge=True)
-                    self._charge_elsewhere(lanes, item, slot_of(verdict))
+                    self._charge_elsewhere(band, item, slot_of(verdict))
                     self._verdicts.append((item, verdict))
                     self.dispatched += 1
                     if self._left_s is not None:
                         self._gap_s += 0.1 * (now - self._left_s - self._gap_s)
                     self._left_s = now
+                    if is_late():
+                        self._more = True
+                        return self._hand_out()
                     continue
                 refusals += 1
                 (closed_to_longs if item.is_long else closed).add(name)
+                if is_late():
+                    break
         return self._hand_out()
 
     def _before(
         self,
-        lanes: dict[str, Lane],
+        band: _Band,
         name: str,
         now: float,
         closed: set[str],
@@ -253,33 +269,38 @@ class Queue(Generic[T]):
         last turn was longer ago.
         """
 
+        lanes, heads = band.lanes, band.heads
+
         def next_tenant(lane: str) -> str | None:
-            turn = lanes[lane].turn(now, long_may_go=lane not in closed_to_longs)
-            return None if turn is None else turn[0]
+            if lane not in heads:
+                turn = lanes[lane].turn(now, long_may_go=lane not in closed_to_longs)
+                heads[lane] = None if turn is None else turn[0]
+            return heads[lane]
 
         found: str | None = None
         reach = lanes[name].reach
         if not reach or len(lanes) < 2 or (tenant := next_tenant(name)) is None:
             return None
         least = lanes[name].last_turn(tenant)
-        for other, lane in lanes.items():
+        for other, lane in band.lanes_of[tenant].items():
             if other == name or other in closed or not lane.reach & reach:
                 continue
-            last_turn = lane.last_turn(tenant)
-            first = next_tenant(other) if last_turn < math.inf else None
+            first = next_tenant(other)
             if first not in (None, tenant):
                 return other
-            if first is not None and last_turn < least:
+            if first is not None and (last_turn := lane.last_turn(tenant)) < least:
                 found, least = other, last_turn
         return found
 
-    def _charge_elsewhere(self, lanes: dict[str, Lane], item: Item, slot: int | None) -> None:
+    def _charge_elsewhere(self, band: _Band, item: Item, slot: int | None) -> None:
         """Charge a tenant in the other lanes that the endpoint belongs to."""
         if slot is None:
             return
-        for name, lane in lanes.items():
+        for name, lane in band.lanes_of.get(item.tenant, {}).items():
             if name != item.lane and lane.reach >> slot & 1:
                 lane.charge(item.tenant, max(1, item.tokens))
+                if len(lane) > 1:
+                    band.heads.pop(name, None)
 
     def cancel(self, item_id: Hashable) -> bool:
         """Forget a request whose client is gone; return False if its verdict is already known."""
@@ -305,6 +326,7 @@ class Queue(Generic[T]):
                 reach=item.reach, by_slack=self.settings.order == "lars"
             )
         lane.add(item.id, item.tenant, line, is_long=item.is_long)
+        band.lanes_of.setdefault(item.tenant, {})[item.lane] = lane
         band.tenants.setdefault(item.tenant, {})[item.id] = item
         band.counts[item.tenant] += 1
         band.held_bytes[item.tenant] += item.body_bytes
@@ -385,6 +407,10 @@ class Queue(Generic[T]):
             served_tokens=served,
             turn=self.dispatched + 1,
         )
+        if item.tenant not in lane:
+            del band.lanes_of[item.tenant][item.lane]
+            if not band.lanes_of[item.tenant]:
+                del band.lanes_of[item.tenant]
         if not lane:
             del band.lanes[item.lane]
             if not band.lanes:

@@ -12,7 +12,6 @@ Tenancy is only as trustworthy as the header it comes from.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -155,11 +154,10 @@ class Lane:
 
     def charge(self, tenant: str, served_tokens: int) -> None:
         """Charge a tenant that is waiting here for tokens that it was served in another lane."""
-        if tenant in self._tenants:
-            firsts = [found for ring in self._rings.values() if (found := ring.first(0.0))]
-            least = min(served_tokens for _, served_tokens in firsts)
-            self._virtual_tokens = max(self._virtual_tokens, least)
-            self._charge(tenant, served_tokens)
+        firsts = [found for ring in self._rings.values() if (found := ring.first(0.0))]
+        least = min(served_tokens for _, served_tokens in firsts)
+        self._virtual_tokens = max(self._virtual_tokens, least)
+        self._charge(tenant, served_tokens)
 
     def _charge(self, tenant: str, served_tokens: int) -> None:
         entry = self._tenants[tenant]
@@ -167,10 +165,12 @@ class Lane:
         for kind in entry.bags:
             self._rings[kind].put(tenant, Line(entry.served_tokens, 1.0))
 
-    def last_turn(self, tenant: str) -> float:
-        """Return the number of a tenant's last turn, 0 for none; infinite if it is not waiting."""
-        entry = self._tenants.get(tenant)
-        return math.inf if entry is None else entry.last_turn
+    def __contains__(self, tenant: str) -> bool:
+        return tenant in self._tenants
+
+    def last_turn(self, tenant: str) -> int:
+        """Return the number of a waiting tenant's last turn, 0 for none."""
+        return self._tenants[tenant].last_turn
 
     def turn(self, now: float, *, long_may_go: bool) -> tuple[str, Hashable] | None:
         """Return the tenant and the request whose turn it is; None if nothing can be sent."""

@@ -51,6 +51,10 @@ class StreamSettings:
     """Whether the picker answers GET /v1/models and GET /v1/models/NAME with all model names of the
     fleet (of the pool, if the route names one) and the aliases. Otherwise, and always in shadow
     mode or with a subset hint, a single endpoint answers, and may require a key."""
+    allow_policy_header: bool = False
+    """Whether a client's x-laar-policy may select another policy for its request: to compare
+    policies, since some cost other clients time. Otherwise it is removed, and the answer says so in
+    x-laar-ignored. `laar explain` always accepts it."""
     conformance_headers: bool = False
     """Whether the header test-epp-endpoint-selection restricts a request to the endpoints it names,
     and answers name the selected and the serving endpoints. Only for the conformance tests

@@ -24,6 +24,9 @@ from laar.errors import RequestError
 if TYPE_CHECKING:
     from laar.flow.admission import Admission, Outcome
 
+_SLICE_S = 0.004
+"""Seconds of decisions for waiting requests, before others have a turn of the event loop."""
+
 _TICK_S = 0.1
 """Seconds between checks of the queue without events; a tenth of the scrape interval."""
 
@@ -141,7 +144,8 @@ class FlowControl:
     def _dispatch(self) -> None:
         self._called = False
         now = self._clock()
-        for outcome in self._admission.dispatch(now):
+        end = now + _SLICE_S
+        for outcome in self._admission.dispatch(now, lambda: self._clock() >= end):
             self._tell(outcome)
         if self._timer is not None:
             self._timer.cancel()

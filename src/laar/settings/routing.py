@@ -31,7 +31,9 @@ _NAME = "[a-z0-9][a-z0-9._-]{0,63}"
 @declared(CostWeights)
 @declared(DirectorSettings)
 @declared(Enforcement)
-@declared(StreamSettings, "list_models", "conformance_headers", "gateway_lists")
+@declared(
+    StreamSettings, "list_models", "allow_policy_header", "conformance_headers", "gateway_lists"
+)
 class Routing(Section):
     """Choice of an endpoint for each request."""
 

@@ -14,7 +14,7 @@ from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api
 from laar.errors import RequestError
-from laar.policies import build_policies
+from laar.policies import POLICY_NAMES, build_policies
 from laar.protocol.events import (
     AnswerBody,
     AnswerHeaders,
@@ -385,6 +385,20 @@ def test_response_headers_show_the_decision():
     assert told["x-laar-reason"] == "laar"
     assert told["x-laar-overhead-us"] == "42"
     assert float(told["x-laar-cost-ms"]) > 0
+
+
+@pytest.mark.parametrize("shape", NAMED)
+@pytest.mark.parametrize("allowed", [None, True, False])
+@pytest.mark.parametrize("policy", [*POLICY_NAMES, "unknown", ""])
+def test_a_client_chooses_the_policy_only_where_the_settings_allow_it(shape, allowed, policy):
+    driver = Driver(**({} if allowed is None else {"allow_policy_header": allowed}))
+    driver.feed(headers(shape, extra={"x-laar-policy": policy}.items()))
+    driver.feed(RequestBody(BODY, True))
+    answer, *_ = driver.feed(ResponseHeaders(200))
+    used = policy if allowed and policy in POLICY_NAMES else "laar"
+    assert driver.stream.decision.policy == used
+    ignored = {} if allowed or not policy else {"x-laar-ignored": "x-laar-policy"}
+    assert {n: v for n, v in answer.set_headers if n == "x-laar-ignored"} == ignored
 
 
 def test_a_retry_by_envoy_moves_the_reservation():

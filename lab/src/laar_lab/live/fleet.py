@@ -70,7 +70,10 @@ async def running_fleet(
         # The fleet runs faster than real time, and load-aware must not rely on stale readings.
         "readings": {"scrape_interval_s": 0.2},
         # A plug-in's policy is available only if the settings list it.
-        "routing": {"baselines": {name: {} for name in policies if name != "laar"}},
+        "routing": {
+            "baselines": {name: {} for name in policies if name != "laar"},
+            "allow_policy_header": True,
+        },
     }
     for section, changed in (changes or {}).items():
         settings[section] = {**settings.get(section, {}), **changed}

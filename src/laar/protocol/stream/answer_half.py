@@ -117,6 +117,7 @@ class AnswerHalf(StreamState):
                 settings.answers,
                 shadow=self.shadow,
                 overhead_us=self.overhead_us,
+                ignored=self.ignored,
             )
             if settings.conformance_headers:
                 headers.append((names.TEST_SELECTED, decision.flight.address))

@@ -28,6 +28,7 @@ def headers_of_answer(
     *,
     shadow: bool,
     overhead_us: int,
+    ignored: str,
 ) -> list[tuple[str, str]]:
     """Return the headers that clients get with an answer.
 
@@ -36,6 +37,7 @@ def headers_of_answer(
         answers: which headers to send.
         shadow: the decision was not enforced, so send only what is needed to look it up.
         overhead_us: microseconds that the decision took, without waits.
+        ignored: name of a header of the client that the settings do not allow; empty if none.
     """
     if answers is _NONE:
         return []
@@ -53,6 +55,8 @@ def headers_of_answer(
         headers.append((names.TRIED, ",".join(flight.tried)))
     if flight.exhausted:
         headers.append((names.EXHAUSTED, "true"))
+    if ignored:
+        headers.append((names.IGNORED, ignored))
     if answers is _IDS:
         return headers
     headers.append((names.ENDPOINT, flight.address))

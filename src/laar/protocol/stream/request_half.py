@@ -352,7 +352,11 @@ class RequestHalf(StreamState):
         request.tenant, request.objective = head.tenant, head.objective
         if head.objective:
             request.priority = env.rules.priority(head.objective, self._pool)
-        request.tried, request.task, request.policy = head.tried, head.task, head.policy
+        request.tried, request.task = head.tried, head.task
+        if env.settings.allow_policy_header:
+            request.policy = head.policy
+        elif head.policy:
+            self.ignored = names.POLICY
         request.retries, request.wrong_answer_s = head.retries, head.wrong_answer_s
         request.companion_of = head.companion_of
         if head.companion_of:  # a session's context has one place; a companion may be cancelled

@@ -87,6 +87,8 @@ class StreamState:
     """Whether the answer's body is read in the native shape."""
     stores_answer = False
     """Whether the engine stores its answer, which can be retrieved by id."""
+    ignored = ""
+    """A header of the client that the settings do not allow, named in the answer."""
     acts = True
     """Whether the request may do more than compute an answer, so that it may not be sent twice."""
     begun = False
