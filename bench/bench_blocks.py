@@ -150,7 +150,7 @@ class Stand:
         async def send(message: Any) -> None:
             assert message.get("status", 200) < 400, message
 
-        scope = {
+        scope: dict[str, object] = {
             "type": "http",
             "http_version": "1.1",
             "method": "POST" if body else "GET",

@@ -268,7 +268,6 @@ class Queue(Generic[T]):
         In that lane, another tenant is ahead of the one whose turn it is here, or this tenant's
         last turn was longer ago.
         """
-
         lanes, heads = band.lanes, band.heads
 
         def next_tenant(lane: str) -> str | None:

@@ -76,7 +76,8 @@ class Climbing:
         self._source, self._scorer_of = source, scorer_of
         self._next: Weights | None = None
         self._versions: dict[str, int] = {}
-        policies, name = fleet.director.policies, fleet.settings.policy
+        policies = cast(dict[str, Policy], fleet.director.policies)
+        name = fleet.settings.policy
         policies[name] = replace(policies[name], scorers=[(self, 1.0)])
         fleet.director.watch(decided=self._decided, settled=self._settled)
 

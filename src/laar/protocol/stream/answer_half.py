@@ -117,7 +117,7 @@ class AnswerHalf(StreamState):
                 settings.answers,
                 shadow=self.shadow,
                 overhead_us=self.overhead_us,
-                ignored=self.ignored,
+                ignored=self.ignored_header,
             )
             if settings.conformance_headers:
                 headers.append((names.TEST_SELECTED, decision.flight.address))

@@ -356,7 +356,7 @@ class RequestHalf(StreamState):
         if env.settings.allow_policy_header:
             request.policy = head.policy
         elif head.policy:
-            self.ignored = names.POLICY
+            self.ignored_header = names.POLICY
         request.retries, request.wrong_answer_s = head.retries, head.wrong_answer_s
         request.companion_of = head.companion_of
         if head.companion_of:  # a session's context has one place; a companion may be cancelled

@@ -87,7 +87,7 @@ class StreamState:
     """Whether the answer's body is read in the native shape."""
     stores_answer = False
     """Whether the engine stores its answer, which can be retrieved by id."""
-    ignored = ""
+    ignored_header = ""
     """A header of the client that the settings do not allow, named in the answer."""
     acts = True
     """Whether the request may do more than compute an answer, so that it may not be sent twice."""
