@@ -131,7 +131,8 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
             machine = self.streams[stream_id].state_machine
             events = machine.process_input(StreamInputs.RECV_RST_STREAM)
             return events
-        self.open_inbound_streams  # noqa: B018 - drops the closed ones
+        if len(self.streams) >= self._prune_at:
+            self.open_inbound_streams  # noqa: B018 - drops the closed ones
         try:
             headers = _decode_headers(self.decoder, piece)
             stream = self._begin_new_stream(stream_id, AllowedStreamIDs.ODD)
