@@ -145,3 +145,18 @@ def test_a_replica_that_never_answers_usefully_is_tried_no_more_than_its_share()
 
 def test_a_fast_replica_soon_gets_most_requests() -> None:
     assert tried({"old:1": 1.0, "new:1": 0.3}) >= 150
+
+
+def test_a_pace_that_forty_answers_do_not_show_is_sought_again_after_a_while() -> None:
+    d = director_of("old:1", "new:1")
+    paces, slots = d.engines.paces, d.table.active
+    paces.work_out_all(0.0)
+    for count in range(40):
+        assert paces.outlook(slots) is not None, count
+        for slot in slots.tolist():
+            paces.ended(slot, 0.2, None)
+            paces.learn(slot, 1.0, 0.001, 0.0, (0.0, 0.0), first=False)
+    paces.work_out_all(0.0)
+    assert paces.outlook(slots) is None
+    paces.work_out_all(3600.0)
+    assert paces.outlook(slots) is not None

@@ -88,7 +88,8 @@ class Habit(Recent):
 
     def note(self, now: float, *, happened: bool) -> None:
         """Count one outcome."""
-        self.fade(now)
+        if now - self._at > self.grain_s:
+            self.fade(now)
         total = self.good + self.bad
         if total >= WINDOW:
             self.good *= (WINDOW - 1.0) / total

@@ -69,7 +69,8 @@ class Learning:
 
     def settled(self, decision: Decision, end: Completion) -> None:
         """Learn from the end of a request."""
-        self.reports.moved(decision.id, decision.flight.model)
+        if decision.flight.model != decision.model:
+            self.reports.moved(decision.id, decision.flight.model)
         if end.ok:
             self.reports.ended(decision.id, end.latency_s)
         if not end.ok or end.cause != "complete":

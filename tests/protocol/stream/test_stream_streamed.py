@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from test_stream_machine import BODY, HEADERS, Driver, headers
 
+from laar.health import GOOD
 from laar.protocol.events import (
     AnswerBody,
     Closed,
@@ -173,6 +174,17 @@ def test_an_answer_is_complete_if_the_client_closes_after_its_last_event(
     driver.feed(Closed())
     (end,) = driver.recorder.ends
     assert (end.cause, end.prompt_tokens) == (cause, tokens)
+
+
+def test_an_answer_is_judged_by_the_events_that_waited_when_its_client_left():
+    driver = begun(NAMED.replace(b"{", b'{"stream":true,', 1))
+    driver.feed(ResponseBody(DELTA, False))
+    assert driver.stream.answer.put_by(
+        DELTA.replace(b'"b"', b'"%b"' % (b"words " * 20)), driver.now
+    )
+    driver.feed(Closed())
+    assert [reply.found for reply, _ in driver.recorder.replies] == [None, GOOD]
+    assert [end.cause for end in driver.recorder.ends] == ["reset"]
 
 
 def test_a_compressed_stream_shows_when_its_answer_begins():

@@ -127,15 +127,15 @@ class Answer:
         """Record that no endpoint answered: the status is Envoy's."""
         self.status, self.accepted, self._unanswered = None, False, True
 
-    def completion(self, decision: Decision, now: float) -> Completion:
-        """Return what is known about how the request ended.
+    def completion(self, decision: Decision, now: float, recorder: Recorder) -> Completion:
+        """Return what is known about how the request ended, after reading what `put_by` kept.
 
         Whether an unread answer was cut off is unknown, so it is assumed complete. An answer that
         was being read but did not end was cut off.
         """
         reader, begun_at = self._reader, self._answered_at
         if reader is not None and not self.complete:
-            reader.feed(b"\n")  # reads what `put_by` kept
+            self.read(decision, b"\n", now, recorder, end=False)
             self.complete = reader.has_ended
         cause = "complete"
         if self._unanswered:

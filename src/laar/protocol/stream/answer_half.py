@@ -189,7 +189,7 @@ class AnswerHalf(StreamState):
         answer, decision = self.answer, self.decision
         if decision is None:
             return
-        end = answer.completion(decision, now)
+        end = answer.completion(decision, now, self.env.recorder)
         if self.rework is not None and answer.complete:
             self.rework.ended(end)
             self.rework = None

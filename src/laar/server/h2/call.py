@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from laar.server.h2.framing import PREFIX_BYTES, CallError, Unframer, status_headers
 from laar.server.h2.guard import PAID_FRAMES
-from laar.server.h2.library import CLOSED, STREAM_WINDOW_BYTES, Headers
+from laar.server.h2.library import STREAM_WINDOW_BYTES, Headers
 from laar.server.transport import Code, Handler
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class Call:
         connection = self._connection
         h2 = connection.h2
         stream = h2.streams.get(self.stream_id)
-        if stream is None or stream.state_machine.state is CLOSED:  # its reset is handled next
+        if stream is None or stream.closed:  # its reset is handled next
             return False
         if not self._answered:
             self._answered = True

@@ -13,10 +13,10 @@ from typing import Any
 
 import jh2
 from jh2.config import H2Configuration
-from jh2.connection import AllowedStreamIDs, ConnectionState, H2Connection, _decode_headers
+from jh2.connection import H2Connection
 from jh2.exceptions import ProtocolError
 from jh2.settings import SettingCodes, Settings
-from jh2.stream import H2Stream, StreamInputs, StreamState
+from jh2.stream import H2Stream, StreamState
 
 from laar.server.h2.guard import (
     HEADERS,
@@ -34,14 +34,17 @@ HEADER_LIST_BYTES = 16 << 10
 """Maximum size of a header list, as in gRPC. A larger one fails the call; one larger than
 `MAX_HEADER_BLOCK_BYTES` fails the connection."""
 
-_TESTED = "5.0."
+_IS_TESTED = jh2.__version__.startswith("5.0.")  # type: ignore[attr-defined]
+if _IS_TESTED:  # others may lack these names
+    from jh2.connection import AllowedStreamIDs, ConnectionState, _decode_headers
+    from jh2.stream import StreamInputs
+
 _FIRST_WINDOW_BYTES = 65535
 _END_STREAM = 0x1
 _NO_TABLE = b"\x20"
 """Sets the size of the compression table to 0. Since it stays empty, it need not follow the peer's
 changes to its maximum size (RFC 7541, 4.2)."""
 _RESET_BYTES = 4
-CLOSED = StreamState.CLOSED
 _RECEIVING = (StreamState.OPEN, StreamState.HALF_CLOSED_LOCAL)
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -52,7 +55,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
 
     MAX_CLOSED_STREAMS = 1024
 
-    bypassed = jh2.__version__.startswith(_TESTED)  # type: ignore[attr-defined]
+    bypassed = _IS_TESTED
     _prune_at = 64
     _data_to_send: bytearray
 
@@ -131,7 +134,8 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
             machine = self.streams[stream_id].state_machine
             events = machine.process_input(StreamInputs.RECV_RST_STREAM)
             return events
-        self.open_inbound_streams  # noqa: B018 - drops the closed ones
+        if len(self.streams) >= self._prune_at:
+            self.open_inbound_streams  # noqa: B018 - drops the closed ones
         try:
             headers = _decode_headers(self.decoder, piece)
             stream = self._begin_new_stream(stream_id, AllowedStreamIDs.ODD)
