@@ -833,6 +833,19 @@ def test_conversations_keep_one_place_each_whatever_their_turns_are_called(seed)
     assert all(place.has_returned for place in picker.flow.sessions._places.values())
 
 
+def test_names_are_ignored_once_conversations_share_some():
+    picker, now = full(Picker(by_load=False, cache_tokens=25_000)), 1.0
+    for turn in range(3):
+        for name in ("user 1", "user 2"):
+            for of in ("one", "two"):
+                text, tokens = story(f"{name} {of}"), 1_500 + 400 * turn
+                picker.end(picker.ask(now, session=name, text=text, tokens=tokens), now + 0.1)
+                now += 0.2
+    picker.end(picker.ask(now, session="user 3", text=story("three"), tokens=2_000), now + 0.1)
+    inside = picker.flow.shown(now + 0.2)["inside"]
+    assert {each["session"] for each in inside} == {""}
+
+
 def test_names_that_each_request_has_anew_are_ignored_also_if_prompts_are_edited():
     picker, now = full(Picker(by_load=False, cache_tokens=20_000)), 1.0
     for turn in range(30):  # each prompt contains the one before

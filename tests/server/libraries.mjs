@@ -29,6 +29,7 @@ told.deltas = 0;
 for await (const _ of claude.messages.stream({ model: "m", max_tokens: 9, messages })) {
   told.deltas += 1;
 }
+told.listed = (await claude.models.list()).data.filter((model) => model.display_name).length;
 told.openai = await refusal(() => chats.chat.completions.create({ model: "nope", messages }));
 told.anthropic = await refusal(() =>
   claude.messages.create({ model: "nope", max_tokens: 9, messages }),

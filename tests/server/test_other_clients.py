@@ -66,11 +66,12 @@ async def test_javascript_libraries_get_answers_and_typed_errors(gateway, tmp_pa
     status, printed = await output_of("node", script, url, where=tmp_path)
     assert status == 0, printed
     told = json.loads(printed)
-    assert min(told[of] for of in ("chat", "events", "response", "message", "deltas")) > 0, told
+    of_answers = ("chat", "events", "response", "message", "deltas", "listed")
+    assert min(told[of] for of in of_answers) > 0, told
     for vendor in ("openai", "anthropic"):
         assert (told[vendor]["status"], told[vendor]["code"]) == (404, "unknown-model"), told
         assert told[vendor]["id"], told
-    figure(f"{named('openai', '@anthropic-ai/sdk')}: answers, typed errors", "5, 2", "5, 2")
+    figure(f"{named('openai', '@anthropic-ai/sdk')}: answers, typed errors", "6, 2", "6, 2")
 
 
 PACKAGES = {

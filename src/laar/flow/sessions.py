@@ -19,7 +19,7 @@ has one. Several agents give their sub-agents, and requests for a title, the nam
 and some applications one name to all their conversations: a prompt that continues an earlier one,
 but not the latest with its name, is a context of its own, known by its prompts alone. Other clients
 change the name, or leave it out: a prompt that contains all of a context is its next turn, whatever
-its name. Where many new names come with such prompts, names are ignored.
+its name. Where many new names come with such prompts, or names are shared, names are ignored.
 """
 
 from __future__ import annotations
@@ -170,7 +170,8 @@ class Sessions:
         self._unnamed: Latest[str, tuple[float, float]] = Latest(_MAX_TENANTS)
         """By tenant, how many prompts without a name began, and how many of these went on."""
         self._renamed: Latest[str, tuple[float, float]] = Latest(_MAX_TENANTS)
-        """By tenant, how many new names came, and how many of these with a known context."""
+        """By tenant, how many new names came, and how many with a known context; a name that is
+        shared counts as several of these."""
         self._keeping_s: list[float] = []
         self._learned_at = -math.inf
         self._gone: tuple[Latest[str, Place], ...] = Latest(_MAX_GONE), Latest(_MAX_GONE)
@@ -207,26 +208,25 @@ class Sessions:
         """Return the key of the context that a prompt continues or begins; empty if unknown."""
         if not chain.hashes:
             return ""
-        place, before = self._places.get(session), chain.continues
+        place, before, tenant = self._places.get(session), chain.continues, _tenant(session)
+        new, again = self._renamed.get(tenant, (_UNLIKELY, 0.0))
         if place is not None and before in place.left:
-            self._shared[session] = True
+            again += 1.0 / _LEAST_AGAIN
+            self._shared[session], self._renamed[tenant] = True, (new, again)
             self._rename(place, _by_prompt(session, place.end))
-            place = None
         mine = _by_prompt(session, before or chain.hashes[-1])
-        new, again = self._renamed.get(_tenant(session), (_UNLIKELY, 0.0))
         is_first = not _name(session) or session in self._shared or again >= _LEAST_AGAIN * new
-        if before and place is None:
-            owner = self._places.get(self._named.get(mine, mine))
+        if place is None or is_first:
+            owner = self._places.get(self._named.get(mine, mine)) if before else None
             if owner is not None and (is_first or owner.is_in(chain)):
                 return owner.key
-        if place is None:
             is_other = is_first
         else:
             goes_on = before == place.end if before else not _is_shorter(tokens, place)
             is_other = not (goes_on or _begins(place, chain))
         if not is_other:
             return session
-        began, went_on = self._unnamed.get(_tenant(session), (_UNLIKELY, 0.0))
+        began, went_on = self._unnamed.get(tenant, (_UNLIKELY, 0.0))
         if before or (is_first and went_on >= _LIKELY * began):
             return mine
         return ""
