@@ -57,7 +57,6 @@ class Arrival:
         ttft_objective_s: TTFT objective of the client; None if it sets none.
         model: requested model name.
         tried: models that answered incorrectly before, as in ``x-laar-tried-models``.
-        parent: session that started this one; empty if the client names none.
     """
 
     at_s: float
@@ -67,7 +66,6 @@ class Arrival:
     ttft_objective_s: float | None = None
     model: str = "auto"
     tried: str = ""
-    parent: str = ""
 
 
 def request_of(number: int, arrival: Arrival) -> Request:
@@ -86,7 +84,6 @@ def request_of(number: int, arrival: Arrival) -> Request:
         max_tokens=prompt.output_tokens,
         stream=True,
         session=arrival.session,
-        parent=arrival.parent,
         tried=arrival.tried,
         ttft_objective_s=arrival.ttft_objective_s,
     )
