@@ -19,12 +19,12 @@ def tuner(window: int = 20, start: Weighting = START, **options: object) -> Tune
     return Tuner(TunerSettings(window=window, **options), start)  # type: ignore[arg-type]
 
 
-def fill(tuning: Tuner, now: float = 0.0) -> list[Weights]:
+def fill(tuning: Tuner) -> list[Weights]:
     """Decide until the window is full; return the measured decisions."""
     assert not tuning.frozen
     measured: list[Weights] = []
     while True:
-        weights = tuning.weights(now)
+        weights = tuning.weights(0.0)
         if weights.version:
             measured.append(weights)
         elif measured:
@@ -32,17 +32,12 @@ def fill(tuning: Tuner, now: float = 0.0) -> list[Weights]:
 
 
 def finish(
-    tuning: Tuner,
-    decisions: list[Weights],
-    cost: Callable[[Weighting], float],
-    ok: bool = True,
-    now: float = 0.0,
+    tuning: Tuner, decisions: list[Weights], cost: Callable[[Weighting], float], ok: bool = True
 ) -> None:
     for decision in decisions:
         seconds = cost(decision.values)
-        tuning.observe(
-            Observed(version=decision.version, ttft_s=seconds, e2e_s=seconds, ok=ok), now
-        )
+        sample = Observed(version=decision.version, ttft_s=seconds, e2e_s=seconds, ok=ok)
+        tuning.observe(sample, 0.0)
 
 
 def step(tuning: Tuner, cost: Callable[[Weighting], float], *, ok: bool = True) -> Weighting:
