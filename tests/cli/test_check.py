@@ -7,6 +7,7 @@ import json
 import os
 import re
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -287,6 +288,20 @@ def test_an_ignored_setting_is_a_warning(tmp_path: Path, text: str, says: str) -
     warning = next(line for line in done.stderr.splitlines() if says in line)
     assert "warning: " in warning
     assert re.search(r"laar\.yaml:\d+: ", warning)
+
+
+def test_sharing_without_its_package_is_reported_as_an_error_in_that_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("redis.exceptions", "redis"):  # another test may have imported it
+        monkeypatch.setitem(sys.modules, name, None)
+    (tmp_path / "laar.yaml").write_text(
+        "endpoints: [{address: '127.0.0.1:1', model: m}]\nshare:\n  url: redis://127.0.0.1:1/0\n"
+    )
+    done = CliRunner().invoke(app, ["check", "--no-ports", "-c", str(tmp_path / "laar.yaml")])
+    assert done.exit_code == 2
+    assert "laar.yaml:3: share.url: needs the Redis client; " in done.stderr
+    assert "in a clone of laar: pip install '.[share]'" in done.stderr
 
 
 def test_settings_written_by_laar_init_have_no_errors_or_warnings(tmp_path: Path) -> None:

@@ -62,6 +62,32 @@ def test_a_key_that_cannot_be_sent_is_reported(tmp_path, monkeypatch, key, why):
     assert (ended.exit_code, why in ended.output) == (2, True), ended.output
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["calibrate", "http://127.0.0.1:1", "--out", "none/c.json"],
+        [
+            "measure",
+            "--endpoint",
+            "http://127.0.0.1:1",
+            "--task",
+            "t",
+            "--out",
+            "o.jsonl",
+            "--json",
+            "none/o.json",
+        ],
+    ],
+    ids=lambda command: command[-1],
+)
+def test_a_missing_directory_is_reported_before_anything_is_measured(
+    tmp_path, monkeypatch, command
+):
+    monkeypatch.chdir(tmp_path)
+    ended = CliRunner().invoke(app, command)
+    assert (ended.exit_code, "there is no directory none" in ended.output) == (2, True)
+
+
 async def test_the_answer_of_a_picker_of_another_version_ends_the_command(tmp_path):
     async def answer(_request):
         return web.json_response({"candidates": [{}]})

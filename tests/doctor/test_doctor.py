@@ -358,6 +358,28 @@ async def test_explain_asks_a_running_picker_and_repeats_its_messages(tmp_path):
         await task
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n<html>",
+        b"\0\0\x12\4\0\0\0\0\0\0\3\0\0\0\x64",  # the first bytes from a gRPC port
+    ],
+    ids=["a page", "HTTP/2"],
+)
+async def test_explain_reports_that_a_port_is_not_the_admin_port(answer):
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(LaarError) as caught:
+            await explain_live(f"http://127.0.0.1:{port}", b"{}", {}, None)
+    remedy = "not the admin port of a picker (listen.admin, 9090 by default)"
+    assert str(caught.value) == f"http://127.0.0.1:{port}/explain: {remedy}"
+
+
 def test_commands_exit_with_their_documented_status(tmp_path):
     settings(tmp_path, ("127.0.0.1:1", "m", {"metrics_url": ""}))
     run = CliRunner().invoke

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from laar.measuring.checks import CheckSpec, decide
 
@@ -45,3 +46,18 @@ def test_each_kind_of_check_accepts_and_rejects_answers(
     fields: dict[str, Any], answer: str, correct: bool
 ) -> None:
     assert decide(spec(**fields), answer) is correct
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"contains": "a", "exact": "b"},
+        {"tolerance": 1},
+        {"number": float("nan")},
+        {"surprise": 1},
+    ],
+)
+def test_invalid_checks_are_rejected(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        spec(**fields)

@@ -165,6 +165,22 @@ async def test_requests_without_an_answer_are_recorded_and_repeated(
     assert [r.correct for r in outcomes_of(out)] == [True]
 
 
+async def test_invalid_arguments_are_reported(serve: Any, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="same id 'q1'"):
+        await measure([], [question(1), question(1)], tmp_path / "o.jsonl")
+    target = [Target(base_url="http://127.0.0.1:9", model="m")]
+    with pytest.raises(SettingError, match="nowhere"):
+        await measure(target, [question(1)], tmp_path / "nowhere" / "o.jsonl")
+    with pytest.raises(SettingError, match="is it running"):
+        await discover(["http://127.0.0.1:9"])
+    empty = await serve(echo, models=())
+    with pytest.raises(SettingError, match="is one loaded"):
+        await discover([empty.url])
+    unnameable = await serve(echo, models=("a,b",))
+    with pytest.raises(SettingError, match="valid names"):
+        await discover([unnameable.url])
+
+
 async def test_an_engine_gets_one_question_at_a_time_and_none_that_are_too_long(
     tmp_path: Path,
 ) -> None:

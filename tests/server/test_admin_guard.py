@@ -274,6 +274,17 @@ async def test_a_first_request_does_not_keep_a_connection_open_forever(served):
         writer.close()
 
 
+async def test_an_unfinished_login_does_not_hold_a_connection(monkeypatch):
+    monkeypatch.setattr("laar.server.browsers.BODY_S", 0.3)
+    form = b"POST /login HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99\r\n\r\ntoken="
+    async with admin_port(AdminAuth(Starlette(), TOKEN, Attempts(Clock()))) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(form)
+        async with asyncio.timeout(20):
+            assert (await reader.read()).startswith(b"HTTP/1.1 408")
+        writer.close()
+
+
 async def test_a_client_cannot_choose_its_apparent_address(served):
     answer = await asked(served, b"x-forwarded-for: 10.9.9.9\r\n")
     assert answer.endswith(b"127.0.0.1")

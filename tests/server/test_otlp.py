@@ -205,6 +205,16 @@ async def test_a_hanging_collector_does_not_delay_the_exit(tmp_path, collector, 
 # -- settings ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("status", [400, 500])
+async def test_refused_spans_are_logged_and_not_resent(tmp_path, collector, quick, status, caplog):
+    collector.status = status
+    async with watched_picker(tmp_path, otlp={"traces": collector.url("traces")}) as (runner, _):
+        asked(runner, 1)
+        await eventually(lambda: bool(logged(caplog)), what="the line")
+        assert str(status) in logged(caplog)[-1]
+        assert collector.requests == 1
+
+
 def starting(directory, **section):
     path = directory / "laar.yaml"
     endpoint = {"address": "10.9.0.1:80", "model": "m"}

@@ -14,6 +14,7 @@ from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
+from laar.errors import SettingError
 from laar.health import Health, HealthSettings
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
@@ -555,3 +556,9 @@ def test_store_urls_are_validated(url, is_one):
         return
     with pytest.raises(ValueError, match=r"redis://HOST|Port out of range"):
         Share(url=url)
+
+
+def test_a_short_secret_is_refused(tmp_path):
+    (tmp_path / "secret").write_text("short")
+    with pytest.raises(SettingError, match="16 bytes"):
+        secret_of(Share(secret_file=tmp_path / "secret"))

@@ -16,7 +16,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from typer.testing import CliRunner
 
+from laar.cli import app
 from laar.errors import SettingError
 from laar.server.admin.metrics import metrics_page
 from laar.wire import ext_proc_pb2 as pb
@@ -321,6 +323,48 @@ async def test_laar_serve_supports_certificates_on_both_sides(tmp_path):
         assert not await accepts(own, own)
         put(tmp_path, renewed)
         await eventually(lambda: accepts(renewed, client), what="the new certificate", timeout_s=60)
+
+
+@pytest.mark.envoy
+@pytest.mark.parametrize("asks", [False, True])
+async def test_a_real_envoy_picks_over_tls(gateway, http, tmp_path, asks):
+    upstream = await gateway.upstream()
+    pair = make_pair(tmp_path, "picker")
+    gateway.members((upstream.address, "m"))
+    tls, shown = put(tmp_path, pair), {}
+    if asks:
+        certificate, key = map(str, make_pair(tmp_path, "envoy"))
+        tls["client_ca"] = certificate
+        shown = {"picker_certificate_path": certificate, "picker_key_path": key}
+    await gateway.picker(listen={"tls": tls})
+    envoy = await gateway.envoy("full-duplex", picker_ca_path=str(pair[0]), **shown)
+    body = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
+    async with http.post(f"{envoy.url()}/v1/chat/completions", data=body) as answer:
+        assert answer.status == 200
+        assert answer.headers["x-laar-endpoint"] == upstream.address
+
+
+def test_laar_check_finds_certificate_errors(tmp_path):
+    expired, valid = make_pair(tmp_path, "expired", days=-1), make_pair(tmp_path, "valid")
+    settings = tmp_path / "laar.yaml"
+
+    def check(pair):
+        tls = {"certificate": str(pair[0]), "key": str(pair[1])}
+        settings.write_text(
+            yaml.safe_dump({"endpoints_file": str(members), "listen": {"tls": tls}})
+        )
+        return CliRunner().invoke(app, ["check", "--no-ports", "-c", str(settings)])
+
+    members = tmp_path / "endpoints.yaml"
+    members.write_text("endpoints: []")
+    assert check(valid).exit_code == 0
+    done = check(expired)
+    assert done.exit_code == 2
+    assert "expired.pem expired on" in done.output
+    assert "matching pair" in check((valid[0], expired[1])).output
+    weak = check(make_pair(tmp_path, "weak", weak=True))
+    assert weak.exit_code == 2
+    assert "laar.yaml:3: listen.tls: OpenSSL rejects" in weak.output
 
 
 async def test_errors_at_startup_give_the_file_and_a_fix(gateway, tmp_path):

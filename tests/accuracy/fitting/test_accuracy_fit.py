@@ -14,6 +14,7 @@ import pytest
 from laar.accuracy.artifact import parse_artifact
 from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.features import Features
+from laar.accuracy.fitting import command
 from laar.accuracy.fitting.command import run_fit
 from laar.accuracy.fitting.evaluate import evaluate
 from laar.accuracy.fitting.fit import Fit, fit
@@ -212,6 +213,26 @@ def test_questions_that_one_model_did_not_answer_are_not_compared() -> None:
     assert "no held-out question answered by all" in fitted(outcomes).evaluation.worth
 
 
+@pytest.mark.parametrize(
+    ("outcomes", "says"),
+    [
+        ([outcome("q", "m", True)], "too few"),
+        ([], "too few"),
+        ([outcome(f"q{q}", "m", q % 3 > 0, task=f"t{q}") for q in range(1001)], "at most 1000"),
+        (
+            [outcome(f"{q}{at}", "m", True, language=f"l{at}") for at in range(300) for q in "ab"],
+            r"chars_per_token: .* at most 256",
+        ),
+    ],
+    ids=["one", "none", "tasks", "languages"],
+)
+def test_too_few_or_too_many_outcomes_are_rejected(
+    outcomes: list[MeasuredOutcome], says: str
+) -> None:
+    with pytest.raises(SettingError, match=says):
+        fit(outcomes, created="", data_sha256="")
+
+
 @pytest.mark.long
 def test_a_file_in_which_tasks_take_turns_is_fitted() -> None:
     outcomes = [
@@ -221,6 +242,18 @@ def test_a_file_in_which_tasks_take_turns_is_fitted() -> None:
     text = fit_text(outcomes)
     assert text is not None
     assert len(text.tasks) == 5
+
+
+def test_an_artifact_too_large_to_read_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes, artifact = tmp_path / "outcomes.jsonl", tmp_path / "artifact.json"
+    outcomes.write_bytes(b"".join(dump_outcome(each) for each in world(2)))
+    artifact.write_bytes(b"earlier")
+    monkeypatch.setattr(command, "MAX_ARTIFACT_BYTES", 1000, raising=False)
+    with pytest.raises(SettingError, match=r"the limit is 1000: fit fewer"):
+        run_fit([outcomes], out=artifact, json_file=None)
+    assert artifact.read_bytes() == b"earlier"
 
 
 def test_the_speed_is_not_fitted_to_the_decision_log() -> None:

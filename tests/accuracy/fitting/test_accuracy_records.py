@@ -255,6 +255,13 @@ def test_unrelated_files_are_rejected_by_name(data: bytes) -> None:
         parse_records([(data, "some.json")])
 
 
+def test_a_truncated_archive_is_rejected_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "torn.gz"
+    path.write_bytes(gzip.compress(lines(world(["sums"], 50)))[:-20])
+    with pytest.raises(SettingError, match=r"torn\.gz"):
+        read_records([path])
+
+
 def test_the_report_has_the_figures(known: Fit, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(known.artifact.dump())
     records = world(["sums", "code"], 50, 5)

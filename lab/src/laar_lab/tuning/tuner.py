@@ -10,8 +10,8 @@ these differences, each made because the published form was observed to fail:
   keeps its luckiest score. Here the incumbent is remeasured every few trials, and a win counts only
   if it is repeated against an incumbent measured just before; the second window's cost is kept. It
   would be cheaper to interleave the two, but wrong, since they share queues.
-* Safety. A candidate whose slow requests or failures exceed the limits from the incumbent's window
-  is stopped immediately and the incumbent serves again; any other candidate serves one window.
+* A candidate whose slow requests or failures exceed the limits from the incumbent's window is
+  stopped immediately and the incumbent serves again; any other candidate serves one window.
 * The incumbent's weights are exported, never the proposal that happens to be live.
 * The default objective is end-to-end time, and every weight has a floor and a cap.
 
@@ -26,7 +26,6 @@ import random
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from laar_lab.tuning.settings import SIGMA_MAX, TunerSettings
 from laar_lab.tuning.windows import Observed, Window, WindowScore
@@ -54,16 +53,13 @@ CORNER_DRAWS = 16
 """Maximum number of samples drawn for a candidate that differs from the incumbent: with n weights
 in a corner of the bounds, one sample in 2**n is clipped back to the incumbent."""
 
-LONGEST_GAP_S = 60.0
-"""Maximum seconds counted between two calls (the minimum is 0), since clocks jump."""
-
 HISTORY = 64
 """Number of windows kept for the export."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The weights of a decision, read-only, and the version tag for its `Observed`."""
+    """The weights of a decision, and the version tag for its `Observed`."""
 
     version: int
     values: Mapping[str, float]
@@ -83,36 +79,33 @@ class Tuner:
 
     def __init__(self, settings: TunerSettings, initial: Mapping[str, float]) -> None:
         self.settings = settings
-        clipped = {
+        self._incumbent: Mapping[str, float] = {
             name: min(max(initial[name], floor), cap)
             for name, (floor, cap) in settings.bounds.items()
         }
-        self._incumbent: Mapping[str, float] = MappingProxyType(clipped)
         self._baseline: WindowScore | None = None  # the incumbent's latest window
         self._remeasure = True
         self._candidate: Mapping[str, float] | None = None  # has won once and must win again
         self.sigma = settings.sigma
         self._trials = self._windows = self._lost_in_a_row = 0
         self._history: deque[WindowScore] = deque(maxlen=HISTORY)
-        self._elapsed_s = self._since_s = 0.0  # time with capped gaps; last opening or closing
-        self._now: float | None = None
+        self._closed_s = 0.0
         self._window: Window | None = None
         self._open_next()
 
     def weights(self, now: float) -> Weights:
         """Return a decision's weights. Call this once per decision, since windows count calls."""
-        self._tick(now)
+        self._end_drained(now)
         window = self._window
         if window is None or window.closed:
             return Weights(UNMEASURED, self._incumbent)
         counted = window.assign()
-        if window.closed:
-            self._since_s = self._elapsed_s
+        self._closed_s = now
         return Weights(window.version if counted else UNMEASURED, window.weights)
 
     def observe(self, sample: Observed, now: float) -> None:
         """Record the outcome of a request; ignore it if it belongs to another window."""
-        self._tick(now)
+        self._end_drained(now)
         window = self._window
         if window is None or sample.version != window.version:
             return
@@ -141,21 +134,12 @@ class Tuner:
             "windows": [score.to_dict() for score in self._history],
         }
 
-    def _tick(self, now: float) -> None:
-        """Advance time: end a window that has waited too long for decisions or outcomes."""
-        if not math.isfinite(now):
-            return
-        if self._now is not None:
-            self._elapsed_s += min(max(now - self._now, 0.0), LONGEST_GAP_S)
-        self._now = now
+    def _end_drained(self, now: float) -> None:
+        """End a window that has all its outcomes, or has waited too long for them."""
         window = self._window
-        if window is None:
+        if window is None or not window.closed:
             return
-        if not window.closed and self._elapsed_s - self._since_s > self.settings.window_s:
-            window.closed, self._since_s = True, self._elapsed_s
-        if window.drained or (
-            window.closed and self._elapsed_s - self._since_s > self.settings.drain_s
-        ):
+        if window.drained or now - self._closed_s > self.settings.drain_s:
             self._conclude(window)
 
     def _breached(self, window: Window) -> bool:
@@ -216,7 +200,6 @@ class Tuner:
             role, weights = "candidate", self._candidate or self._propose()
         size = self.settings.window
         self._window = Window(self._windows + 1, role, weights, size, -(size // SETTLING_SHARE))
-        self._since_s = self._elapsed_s
 
     def _propose(self) -> Mapping[str, float]:
         """Return the next candidate; draw again if clipping yields the incumbent."""
@@ -229,5 +212,5 @@ class Tuner:
                 for floor, cap in (self.settings.bounds[name],)
             }
             if proposal != self._incumbent:
-                return MappingProxyType(proposal)
+                return proposal
         return self._incumbent

@@ -20,9 +20,6 @@ from dataclasses import asdict, dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-_LONGEST_S = 1e9
-"""Longest accepted time: thirty years, longer than any answer; sums of longer times overflow."""
-
 _Latencies = npt.NDArray[np.float64]
 
 
@@ -47,7 +44,7 @@ class Observed:
     Args:
         version: `Weights.version` at the decision.
         ttft_s: time to first token; the total time if the answer was not streamed.
-        e2e_s: time to the end of the answer. Times must be positive and finite to count as success.
+        e2e_s: time to the end of the answer.
         ok: whether there was an answer.
     """
 
@@ -87,7 +84,7 @@ class Window:
     Args:
         version: tag of its decisions.
         role: ``incumbent`` or ``candidate``.
-        weights: weights used by its decisions; decisions hold them, so they must be read-only.
+        weights: weights used by its decisions.
         size: decisions in the cohort.
         assigned: decisions so far; below 0 before the cohort starts, while queues from other
             weights drain.
@@ -113,10 +110,9 @@ class Window:
 
     def add(self, sample: Observed) -> None:
         """Record an outcome of the cohort."""
-        usable = 0.0 < sample.ttft_s < _LONGEST_S and 0.0 < sample.e2e_s < _LONGEST_S
-        if sample.ok and usable:
+        if sample.ok:
             self._ttft_s.append(sample.ttft_s)
-            self._e2e_s.append(max(sample.e2e_s, sample.ttft_s))
+            self._e2e_s.append(sample.e2e_s)
         else:
             self.failures += 1
 
