@@ -280,14 +280,14 @@ def test_a_long_text_is_parsed_in_pieces_as_by_any_parser(value, cut):
 @pytest.mark.parametrize(("api", "key"), [(Api.CHAT, "messages"), (Api.RESPONSES, "input")])
 def test_long_media_are_told_apart_and_a_text_too_long_for_engines_is_priced(api, key, monkeypatch):
     for of in (openai, jsonscan):
-        monkeypatch.setattr(of, "MAX_AT_ONCE_BYTES", 1000)
+        monkeypatch.setattr(of, "MAX_AT_ONCE_BYTES", 5000)
     monkeypatch.setattr(jsonscan, "_SHORT_BYTES", 100)
 
     def asked(*parts: dict[str, object]) -> openai.Body:
         items = [{"role": "user", "content": parts}]
         return read_body(api, orjson.dumps({"model": "m", key: items}))
 
-    long = "data:," + "Q" * 5000
+    long = "data:," + "Q" * 9000
     text = asked({"type": "text", "text": long})
     assert text.spans == ()
     assert text.chars == pytest.approx(len(long), rel=0.02)
