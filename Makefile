@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check lint format types imports size unit coverage test-all test-pythons test-clients test-vllm fuzz bench attack reported chaos failing soak proto reference results screenshots docs lock clean
+.PHONY: help demo test quick check lint format types imports size unit coverage test-all test-pythons test-clients test-vllm fuzz bench attack reported faults chaos failing soak proto reference results screenshots docs lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -126,6 +126,9 @@ REPORTED := tests/datalayer/test_dns.py $(patsubst %,tests/server/test_%.py,atte
 
 reported: $(STAMP)  ## numbers of situations from other projects' bug reports, through a real Envoy
 	$(BIN)/pytest -q -m "not slow" --figures $(REPORTED)
+
+faults: $(STAMP)  ## twenty faults, and the critical alert or line of the page that tells of each within a minute
+	$(BIN)/pytest -q --figures -k within_a_minute tests/deploy/test_monitoring.py tests/server/test_faults_shown.py
 
 chaos: $(STAMP)  ## 15 minutes of faults on endpoints, pickers, Envoy, files; a seed repeats them
 	$(BIN)/python -m bench chaos

@@ -21,7 +21,7 @@ __all__ = ["bodies", "context", "members"]
 _APIS = tuple(Api)
 _ENCODINGS = ("utf-8", "utf-8", "utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32")
 _NAMES = ("served", "m", 'a"b', "\u00e9\u65e5")
-_FEW_PARTS, _FEW_SPANS = 40, 20
+_FEW_PARTS, _FEW_SPANS, _FEW_CONTAINERS, _FEW_BYTES = 40, 20, 3, 50
 
 
 def _pairs(text: bytes) -> object:
@@ -53,8 +53,10 @@ def bodies(data: bytes) -> None:
 def _small_limits() -> ExitStack:
     """Treat bodies as if they were too large to be built, until the result is closed."""
     stack = ExitStack()
-    stack.enter_context(patch.multiple(openai, ASIDE_BYTES=0, FEW_PARTS_BYTES=0))
-    stack.enter_context(patch.object(jsonscan, "MAX_PARTS", _FEW_PARTS))
+    stack.enter_context(patch.object(openai, "ASIDE_BYTES", 0))
+    small = {"_SHORT_BYTES": 0, "_MAX_CONTAINERS": _FEW_CONTAINERS, "MAX_PARTS": _FEW_PARTS}
+    stack.enter_context(patch.multiple(jsonscan, MAX_AT_ONCE_BYTES=_FEW_BYTES, **small))
+    stack.enter_context(patch.object(openai, "MAX_AT_ONCE_BYTES", _FEW_BYTES))
     stack.enter_context(patch.object(prompt, "MAX_SPANS", _FEW_SPANS))
     return stack
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -16,8 +17,14 @@ zmq = pytest.importorskip("zmq")
 
 from laar.core.endpoints import EndpointSpec  # noqa: E402
 from laar.core.membership import EVENTS_LABEL, REPLAY_LABEL  # noqa: E402
-from laar.datalayer import kv_events  # noqa: E402
-from laar.datalayer.kv_batches import Cleared, Event, Groups, decode_batch  # noqa: E402
+from laar.datalayer import kv_batches, kv_events  # noqa: E402
+from laar.datalayer.kv_batches import (  # noqa: E402
+    Cleared,
+    Event,
+    Groups,
+    decode_batch,
+    in_pieces,
+)
 from laar.datalayer.kv_events import KvEvents  # noqa: E402
 from laar.prefix.tokens import Stored, TokenBlocks  # noqa: E402
 from support import free_port  # noqa: E402
@@ -671,3 +678,32 @@ async def test_an_invalid_replay_label_is_reported_by_its_name(
     await until(lambda: recorder.problems)
     problem = recorder.problems["kv-events 127.0.0.1:8000"]
     assert "the label laar.dev/kv-events-replay says 'tcp://*:1'" in problem
+
+
+@settings(max_examples=examples(100))
+@given(counts=st.lists(st.integers(1, 9), min_size=1, max_size=4), data=st.data())
+def test_long_events_leave_the_same_whether_or_not_they_are_applied_in_pieces(counts, data) -> None:
+    names, events = 0, list[Event]()
+    for count in counts:
+        stored = {
+            **STORED,
+            "block_hashes": list(range(names + 1, names + count + 1)),
+            "parent_block_hash": names or None,
+            "token_ids": list(range(2 * names, 2 * (names + count))),
+            "block_size": 2,
+            "extra_keys": data.draw(st.just(None) | st.just([["salt"], *[None] * (count - 1)])),
+        }
+        names += count
+        gone = data.draw(st.lists(st.integers(1, names), unique=True, max_size=9))
+        events += decoded(batch(stored, {**REMOVED, "block_hashes": gone}))
+    whole, pieces = TokenBlocks(), TokenBlocks()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kv_batches, "_PIECE_BLOCKS", data.draw(st.integers(1, 4)))
+        for held, parts in ((whole, [[e] for e in events]), (pieces, map(in_pieces, events))):
+            held.emptied(0, "m")
+            for part in itertools.chain.from_iterable(parts):
+                if isinstance(part, Stored):
+                    held.stored(0, "m", part)
+                else:
+                    held.removed(0, part.hashes)
+    assert (whole._holders, whole._parents) == (pieces._holders, pieces._parents)

@@ -216,7 +216,7 @@ def values(name: str, before: float, after: float) -> str:
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool (Debian: prometheus)")
 def test_a_critical_alert_says_within_a_minute_what_clients_feel(
-    groups: list[dict[str, Any]], tmp_path: Path
+    groups: list[dict[str, Any]], tmp_path: Path, figure: Any
 ) -> None:
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": groups}))
     tests = []
@@ -245,6 +245,8 @@ def test_a_critical_alert_says_within_a_minute_what_clients_feel(
         capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+    for fault, (alert, _) in FAULTS.items():
+        figure(fault, alert or "no alert", alert or "no alert")
 
 
 def test_panels_use_existing_series_and_do_not_overlap(known: set[str]) -> None:

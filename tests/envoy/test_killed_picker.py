@@ -74,6 +74,8 @@ async def test_a_killed_picker_fails_no_request_and_is_replaced(
                 await eventually(decides, what="the next picker to decide")
                 assert {status for status, _ in seen} == {200}
                 assert (200, False) in seen, "Envoy served while the picker was gone"
+            told = " requests went on without the picker's choice"
+            await eventually(lambda: told in log.read_text(), what="a line of Envoy's count")
     assert log.read_text().count("restarting it in") == 2
 
 

@@ -4,6 +4,7 @@ import json
 import math
 import time
 import tracemalloc
+from unittest import mock
 
 import orjson
 import pytest
@@ -240,3 +241,56 @@ def test_members_are_located_where_a_parser_finds_them(members, indent, ascii_on
         key: value for key, value in members.items() if key in ("model", "stream", "messages")
     }
     assert repr({key: found[key] for key in wanted}) == repr(wanted)
+
+
+LONG_VALUES = st.recursive(
+    st.none() | st.integers(-9, 9) | st.text('a{[,"\u00e9\\', max_size=90),
+    lambda inner: (
+        st.lists(inner, max_size=9) | st.dictionaries(st.text("ab", max_size=3), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+@pytest.mark.long
+@settings(max_examples=examples(150))
+@given(value=LONG_VALUES, cut=st.integers(0, 2))
+def test_a_long_text_is_parsed_in_pieces_as_by_any_parser(value, cut):
+    text = orjson.dumps({"a": value})
+
+    def shown(each: object) -> object:
+        """Return the lengths of strings instead of the strings."""
+        if isinstance(each, dict):
+            return {name: shown(member) for name, member in each.items()}
+        if isinstance(each, str):
+            return getattr(each, "chars", 0) or len(orjson.dumps(each))
+        return list(map(shown, each)) if isinstance(each, list) else each
+
+    limits = {"MAX_AT_ONCE_BYTES": 70, "_SHORT_BYTES": 9, "_MAX_CONTAINERS": 2}
+    with mock.patch.multiple(jsonscan, **limits):
+        try:
+            found = jsonscan.parse_in_pieces(text[: len(text) - cut])
+        except ValueError:  # or nested deeper than prompts are
+            assert cut or text.count(b"[") + text.count(b"{") > 8
+        else:
+            assert not cut
+            assert shown(found) == shown({"a": value})
+
+
+@pytest.mark.parametrize(("api", "key"), [(Api.CHAT, "messages"), (Api.RESPONSES, "input")])
+def test_long_media_are_told_apart_and_a_text_too_long_for_engines_is_priced(api, key, monkeypatch):
+    for of in (openai, jsonscan):
+        monkeypatch.setattr(of, "MAX_AT_ONCE_BYTES", 5000)
+    monkeypatch.setattr(jsonscan, "_SHORT_BYTES", 100)
+
+    def asked(*parts: dict[str, object]) -> openai.Body:
+        items = [{"role": "user", "content": parts}]
+        return read_body(api, orjson.dumps({"model": "m", key: items}))
+
+    long = "data:," + "Q" * 9000
+    text = asked({"type": "text", "text": long})
+    assert text.spans == ()
+    assert text.chars == pytest.approx(len(long), rel=0.02)
+    media = [asked({"type": "video_url", "video_url": {"url": u}}) for u in (long, long, long[1:])]
+    assert media[0].spans == media[1].spans != media[2].spans
+    assert media[0].chars == media[2].chars

@@ -13,8 +13,8 @@ Their events' token ids span the blocks that were skipped.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -33,8 +33,11 @@ _TIERS = {
 """Tiers by medium, as vLLM and SGLang name them."""
 
 MAX_BLOCKS = 131_072
-"""Maximum number of blocks in an event, which is applied without interruption: 100,000 tokens in
-pages of one token."""
+"""Maximum number of blocks in an event: 100,000 tokens in pages of one token."""
+
+_PIECE_BLOCKS = 4096
+"""Blocks that are applied without interruption."""
+
 MAX_HASH_BYTES = 64
 """Maximum length of a block's hash, since hashes are kept; vLLM's SHA-256 has 32 bytes."""
 
@@ -103,6 +106,27 @@ def decode_batch(payload: bytes, groups: Groups) -> list[Event]:
     except _FAULTS as error:
         raise ValueError(f"{type(error).__name__} {error}".strip()) from None
     return [Cleared(_time(at_s)) if type(event) is Cleared else event for event in found]
+
+
+def in_pieces(event: Event) -> Iterator[Event]:
+    """Yield an event of many blocks as several events, of which the first has the session."""
+    if isinstance(event, Cleared) or len(event.hashes) <= _PIECE_BLOCKS:
+        yield event
+        return
+    for at in range(0, len(event.hashes), _PIECE_BLOCKS):
+        part = slice(at, at + _PIECE_BLOCKS)
+        if isinstance(event, Removed):
+            yield event._replace(hashes=event.hashes[part])
+            continue
+        size = len(event.ids) // len(event.hashes)
+        yield replace(
+            event,
+            hashes=event.hashes[part],
+            parent=event.hashes[at - 1] if at else event.parent,
+            ids=event.ids[at * size : (at + _PIECE_BLOCKS) * size],
+            extra=event.extra[part],
+            session="" if at else event.session,
+        )
 
 
 def time_of(payload: bytes) -> float:

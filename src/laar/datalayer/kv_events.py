@@ -19,6 +19,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
+from itertools import chain
 
 import zmq
 import zmq.asyncio
@@ -26,7 +27,7 @@ import zmq.asyncio
 from laar.core.membership import EVENTS_LABEL, REPLAY_LABEL
 from laar.datalayer.endpoints_file import split_address
 from laar.datalayer.interface import GONE, EngineSink, Targets
-from laar.datalayer.kv_batches import Event, Groups, Removed, decode_batch, time_of
+from laar.datalayer.kv_batches import Event, Groups, Removed, decode_batch, in_pieces, time_of
 from laar.datalayer.visits import aside, cancel, until_look_s
 from laar.prefix.tokens import Stored
 
@@ -210,7 +211,7 @@ class KvEvents:
     ) -> None:
         events: list[Event] = await aside(len(payload) > _LONG_BYTES, decode_batch, payload, groups)
         until_s = time.monotonic() + _SLICE_S
-        for event in events:
+        for event in chain.from_iterable(map(in_pieces, events)):
             if time.monotonic() > until_s:
                 await asyncio.sleep(0)
                 until_s = time.monotonic() + _SLICE_S

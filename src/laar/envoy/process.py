@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import logging
 import os
 import shutil
 import signal
@@ -28,7 +29,10 @@ import aiohttp
 import orjson
 
 from laar.datalayer.endpoints_file import join_address
+from laar.envoy.options import MESSAGE_TIMEOUT_S
 from laar.errors import LaarError, SettingError, install
+
+_LOG = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 20.0
 """Seconds after which starting Envoy fails, with a `LaarError` that shows its last output."""
@@ -43,6 +47,8 @@ _ADMINS_OWN = "http.admin.downstream_rq_active"
 _LOG_TAIL_BYTES = 4000
 _LOG_BYTES = 64 * 2**20
 _LOG_LOOK_S = 10.0
+_BYPASSES_LOOK_S = 2.0
+_BYPASSES = "stats?format=json&filter=ext_proc%5C..*(failure_mode_allowed|message_timeouts)$"
 
 _DIE_WITH_PARENT = """
 import ctypes, os, sys
@@ -220,6 +226,33 @@ class EnvoyProcess:
             with contextlib.suppress(OSError):  # the log was deleted
                 if self.log_path.stat().st_size > _LOG_BYTES:
                     os.truncate(self.log_path, 0)
+
+    async def report_bypasses(self) -> None:
+        """Log requests that went on without the picker, which Envoy alone sees, until cancelled."""
+        before = [0, 0]
+        async with aiohttp.ClientSession() as session:
+            while True:
+                with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+                    async with session.get(f"{self.admin_url}/{_BYPASSES}") as response:
+                        stats = orjson.loads(await response.read())["stats"]
+                    now = [
+                        sum(each["value"] for each in stats if each["name"].endswith(name))
+                        for name in ("failure_mode_allowed", "message_timeouts")
+                    ]
+                    gone_on, late = (
+                        count - known for count, known in zip(now, before, strict=True)
+                    )
+                    if gone_on > 0:
+                        _LOG.warning(
+                            "%d requests went on without the picker's choice: %d as it did not "
+                            "answer within %g s (message_timeout), the others as Envoy could not "
+                            "reach it, or it ended",
+                            gone_on,
+                            min(gone_on, late),
+                            MESSAGE_TIMEOUT_S,
+                        )
+                    before = now
+                await asyncio.sleep(_BYPASSES_LOOK_S)
 
     async def wait(self) -> int:
         """Wait for the process to end; return its exit status."""

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from itertools import islice
 
 from laar.health.breaker import OTHERS_TRIAL_S, HealthSettings, Rules, State, Word
 from laar.health.endpoint import Attempt, Endpoint, Stage
@@ -31,7 +32,7 @@ from laar.health.silence import find_hang, silence_s
 from laar.health.standing import Standing
 
 _LOOK_S = 0.25
-_LOOKS = 4000  # attempts checked at once, which takes up to 10 ms
+_LOOKS = 2000  # attempts checked at once, which takes up to 5 ms
 _READ_EVERY_S = 2.0
 """Seconds after which another answer of a healthy endpoint is read."""
 
@@ -58,7 +59,7 @@ class Health:
         self._outcomes = Outcomes(self.records, self.questions)
         self._endpoints = self.records.endpoints
         self.look_at = 0.0
-        self._unseen: list[Endpoint] = []
+        self._unseen: list[tuple[Endpoint, Iterator[Attempt]]] = []
         self.reads = True
         self.culprits: Collection[int] = self.records.blame.records
         self.refused: Collection[object] = self.records.refusals.kinds
@@ -291,21 +292,23 @@ class Health:
     def look(self, now: float) -> None:
         """Find endpoints that have become silent; call it once `look_at` has passed.
 
-        Those with thousands of attempts in all take several calls.
+        Thousands of attempts take several calls.
         """
         self.look_at = now + _LOOK_S
         if not self.settings.enabled:
             return
         unseen, left = self._unseen, _LOOKS
         if not unseen:
-            unseen += (endpoint for endpoint in self._endpoints.values() if endpoint.attempts)
-        while unseen:
-            if left <= 0:
-                self.look_at = now
-                break
-            endpoint = unseen.pop()
-            left -= len(endpoint.attempts)
-            find_hang(self.records, self.questions, endpoint, now)
+            known = self._endpoints.values()
+            unseen += ((each, iter(list(each.attempts))) for each in known if each.attempts)
+        while unseen and left > 0:
+            endpoint, attempts = unseen[-1]
+            looked = find_hang(self.records, self.questions, endpoint, islice(attempts, left), now)
+            if looked < left:
+                unseen.pop()
+            left -= looked
+        if unseen:
+            self.look_at = now
 
     # -- for decisions -------------------------------------------------------------------------
 

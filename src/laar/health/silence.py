@@ -7,6 +7,8 @@ far longer than is typical for its model while siblings progress with later requ
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from laar.health.breaker import OVERDUE_S
 from laar.health.endpoint import Attempt, Endpoint, Stage
 from laar.health.kinds import Kind
@@ -27,15 +29,27 @@ _DOUBTED_S = 0.25 * OVERDUE_S
 would be lost as well."""
 
 
-def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: float) -> None:
-    """Exclude an endpoint that has become silent; if that is uncertain, schedule a probe."""
-    breaker = endpoint.breaker
+def find_hang(
+    records: Records,
+    questions: Questions,
+    endpoint: Endpoint,
+    attempts: Iterable[Attempt],
+    now: float,
+) -> int:
+    """Exclude an endpoint that has become silent; if that is uncertain, schedule a probe.
+
+    Return how many of its attempts were examined, the oldest first: 0 if the others are recent.
+    """
+    breaker, looked = endpoint.breaker, 0
     # While requests end, only attempts whose progress can be seen need a check.
     has_ended = now - endpoint.progress_at[Stage.OVER] <= _DOUBTED_S
-    for attempt in endpoint.attempts:
+    for attempt in attempts:
+        looked += 1
         if now - attempt.at <= _DOUBTED_S:
-            return  # the later attempts are more recent
+            return 0  # the later attempts are more recent
         if attempt.overdue or attempt.judged or (has_ended and not attempt.is_followed):
+            continue
+        if attempt.stage is Stage.OVER:  # since the examination began
             continue
         if not (silent_s := silence_s(attempt, now, _DOUBTED_S)):
             continue
@@ -58,6 +72,7 @@ def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: f
         # An engine that answers later requests has not hung: this answer pauses for a tool call.
         if not (breaker.is_out or endpoint.overtook(now - silent_s, Stage.OVER, silent_s)):
             breaker.open(Kind.HANG, now)
+    return looked
 
 
 def silence_s(attempt: Attempt, now: float, beyond_s: float = OVERDUE_S) -> float:

@@ -1,24 +1,29 @@
-"""Locate members of a JSON object without building the values of the others.
+"""Parse long JSON without delaying other requests.
 
-Building every value of a long text would delay other requests; skipping them is much faster.
+While a parser runs, no other thread does, and with it the event loop. So long texts are parsed in
+pieces, or members of an object are located without building the values of the others.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+import orjson
+import xxhash
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder
 
-MAX_PARTS = 200_000
-"""Maximum number of JSON values in a text to be parsed, as `has_many_parts` estimates it. Parsing
-that many takes 30 ms, during which no other request is served, even if a thread parses. Ten million
-characters of prose contain fewer."""
+MAX_PARTS = 100_000
+"""Maximum number of JSON values in a text to be parsed, as `has_many_parts` estimates it. Ten
+million characters of prose contain fewer."""
 
-FEW_PARTS_BYTES = 512 << 10
-"""Texts up to this size never take longer to parse than `MAX_PARTS` values."""
+MAX_AT_ONCE_BYTES = 4 << 20
+"""Maximum size of a text that is parsed at once, and of a string: no engine takes a longer text."""
+
+_SHORT_BYTES, _MAX_CONTAINERS = 64 << 10, 10_000
+_MAX_LEVELS = 8  # media are six levels deep
 
 _PIECE_BYTES = 256 << 10
 
@@ -87,6 +92,45 @@ def own_models(text: bytes) -> list[Span] | None:
 
 def _address(value: bytes | Raw) -> int:
     return np.frombuffer(value, np.uint8).ctypes.data
+
+
+class Cut(str):
+    """Stands for a long string: its digest; `chars` is its length."""
+
+    chars = 0
+
+
+_object, _list = Decoder(dict[str, Raw]).decode, Decoder(list[Raw]).decode
+
+
+def is_quick(text: bytes) -> bool:
+    """Return whether a text is parsed within a few milliseconds: objects and lists take longest."""
+    return len(text) <= _SHORT_BYTES or (
+        len(text) <= MAX_AT_ONCE_BYTES and text.count(b"{") + text.count(b"[") <= _MAX_CONTAINERS
+    )
+
+
+def parse_in_pieces(text: bytes | memoryview, levels: int = _MAX_LEVELS) -> Any:
+    """Parse plain JSON; each string over `MAX_AT_ONCE_BYTES` becomes a `Cut`.
+
+    Raises:
+        ValueError: it is not plain JSON, or nested too deeply.
+    """
+    if len(text) <= MAX_AT_ONCE_BYTES and is_quick(whole := bytes(text)):
+        return orjson.loads(whole)
+    first = bytes(text[:64]).lstrip()[:1]
+    if first == b"{" and levels:
+        members = _object(text).items()
+        return {name: parse_in_pieces(memoryview(each), levels - 1) for name, each in members}
+    if first == b"[" and levels:
+        return [parse_in_pieces(memoryview(each), levels - 1) for each in _list(text)]
+    if first != b'"':
+        raise ValueError
+    if len(text) <= MAX_AT_ONCE_BYTES:
+        return orjson.loads(text)
+    found = Cut(xxhash.xxh3_128_hexdigest(text))
+    found.chars = len(text)
+    return found
 
 
 def has_many_parts(text: bytes) -> bool:

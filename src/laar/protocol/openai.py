@@ -16,6 +16,7 @@ value of the top-level `model` is replaced; every other byte is kept.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping
@@ -27,7 +28,15 @@ import orjson
 from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.protocol.forms import field_span
-from laar.protocol.jsonscan import FEW_PARTS_BYTES, Span, has_many_parts, member_spans
+from laar.protocol.jsonscan import (
+    MAX_AT_ONCE_BYTES,
+    Cut,
+    Span,
+    has_many_parts,
+    is_quick,
+    member_spans,
+    parse_in_pieces,
+)
 from laar.protocol.prompt import READERS, Spans, UnknownPromptError
 from laar.protocol.reserved import DENIED, HARMLESS, check_keys, check_members
 from laar.protocol.sessions import (
@@ -112,6 +121,10 @@ def read_body(api: Api, body: bytes) -> Body:
         found = Spans(body)
         READERS[api](document, found)
         spans, chars = found, sum(map(len, found.texts))
+        if len(body) > MAX_AT_ONCE_BYTES:
+            chars += sum(text.chars for text in found.texts if isinstance(text, Cut))
+            if chars > MAX_AT_ONCE_BYTES:  # no engine takes it
+                found.texts.clear()
     except UnknownPromptError:  # also if the prompt has too many parts to be read
         pass
     salt = document.get("cache_salt")
@@ -221,12 +234,9 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool]:
     """
     if body.startswith(_COMPRESSED):
         raise RequestError(415, "compressed-body", "the body is compressed; send it as plain JSON")
-    if len(body) > FEW_PARTS_BYTES and has_many_parts(body):
-        check_keys(body)
-        return _scalars(body), False
-    is_plain = True
+    is_plain = is_quick(body)
     try:
-        document = orjson.loads(body)
+        document = orjson.loads(body) if is_plain else _long_document(body)
     except orjson.JSONDecodeError as error:
         utf8_of(body)  # raises an error of its own
         is_plain = False
@@ -244,6 +254,15 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool]:
     if not HARMLESS.issuperset(document):
         check_members(document)
     return document, is_plain
+
+
+def _long_document(body: bytes) -> Any:
+    """Return what a long body contains: if it can't be parsed in pieces, only its scalars."""
+    if not has_many_parts(body):
+        with contextlib.suppress(ValueError, RecursionError):
+            return parse_in_pieces(body)
+    check_keys(body)
+    return _scalars(body)
 
 
 def _scalars(body: bytes) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class Spans:
     def embeddings(self, data: str) -> None:
         """Add embeddings as a digest, repeated up to the length of a text with as many tokens."""
         digest = f"{DIGEST}{xxhash.xxh3_128_hexdigest(data.encode('utf-8', 'replace'))}"
-        times = 1 + 4 * len(data) // _EMBEDDING_CHARS // len(digest)
+        times = 1 + 4 * getattr(data, "chars", len(data)) // _EMBEDDING_CHARS // len(digest)
         self.add([digest * times])
 
     def json(self, value: object) -> None:

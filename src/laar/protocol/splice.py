@@ -16,7 +16,7 @@ from laar.protocol.jsonscan import Span, member_spans
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """UTF-8's byte order mark: some editors put it at the start of a file, and engines skip it."""
 
-NOT_AN_OBJECT = "the body must be a JSON object that is not nested too deeply"
+NOT_AN_OBJECT = "the body must be a JSON object that is valid and not nested too deeply"
 
 
 def splice_model(body: bytes, name: str, span: Span | None = None) -> bytes:
@@ -40,7 +40,8 @@ def splice_model(body: bytes, name: str, span: Span | None = None) -> bytes:
         end = body.rindex(b"}")
         comma = b"" if body[:end].rstrip().endswith(b"{") else b","
         return b'%b%b"model":%b%b' % (body[:end], comma, orjson.dumps(name), body[end:])
-    return b"%b%b%b" % (body[:start], orjson.dumps(name), body[end:])
+    whole = memoryview(body)  # which is copied once
+    return b"".join((whole[:start], orjson.dumps(name), whole[end:]))
 
 
 def model_span(body: bytes) -> Span:

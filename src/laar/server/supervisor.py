@@ -124,14 +124,17 @@ class _Parent:
                 _LOG.info("Envoy listens on %s; its log is %s", envoy.listens_on, envoy.log_path)
                 ended = asyncio.create_task(envoy.wait())
                 stopping = asyncio.create_task(self._stopping.wait())
-                tidying = asyncio.create_task(envoy.keep_log_short())
+                others = [
+                    asyncio.create_task(envoy.keep_log_short()),
+                    asyncio.create_task(envoy.report_bypasses()),
+                ]
                 try:
                     await asyncio.wait([ended, stopping], return_when=asyncio.FIRST_COMPLETED)
                     if ended.done():
                         raise LaarError(f"Envoy exited with {ended.result()}:\n{envoy.log_tail()}")
                     await envoy.drain(self._shutdown().grace_s)
                 finally:
-                    await cancel([ended, stopping, tidying])
+                    await cancel([ended, stopping, *others])
         self._stop_picker(signal.SIGTERM)
 
     async def _keep_picker(self) -> None:

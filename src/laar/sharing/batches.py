@@ -17,10 +17,10 @@ from laar.sharing.records import Count, Load, Record, Text, valid
 
 SCHEMA = 4
 
-MAX_BATCH_BYTES = 4 << 20
+MAX_BATCH_BYTES = 2 << 20
 """Maximum size of a batch. All loads of 10,000 endpoints take 1 MB, the longest chain 50 kB."""
 
-MAX_RECORDS = 512
+MAX_RECORDS = 256
 """Maximum number of records in a batch. Pickers send 128, which take 3 ms to apply."""
 
 

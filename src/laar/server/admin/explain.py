@@ -38,7 +38,7 @@ from laar.protocol.events import (
     RequestHeaders,
     Shape,
 )
-from laar.protocol.jsonscan import member_spans
+from laar.protocol.jsonscan import is_quick, member_spans
 from laar.protocol.openai import ASIDE_BYTES, try_read
 from laar.protocol.stream import Environment, Stream
 from laar.server.admin.answers import as_json
@@ -152,7 +152,8 @@ def explain_routes(picker: Picker) -> list[Route]:
             for name in (":path", POOL):
                 if value := request.query_params.get(name[1:]):
                     headers[name] = value
-            asked = await aside(len(body) > ASIDE_BYTES, read_request, picker, body, headers)
+            is_long = len(body) > ASIDE_BYTES or not is_quick(body)
+            asked = await aside(is_long, read_request, picker, body, headers)
         return as_json(explain(picker, asked))
 
     async def decisions(request: Request) -> Response:

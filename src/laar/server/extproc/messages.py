@@ -57,6 +57,17 @@ _ATTEMPTS = {str(count): count for count in range(100)}
 """Attempt counts by text. Envoy makes fewer than 100; other values are ignored."""
 
 
+_NEW_BODY = [
+    message.DESCRIPTOR.fields_by_name[name].number
+    for message, name in (
+        (pb.BodyMutation, "body"),
+        (pb.CommonResponse, "body_mutation"),
+        (pb.BodyResponse, "response"),
+        (pb.ProcessingResponse, "request_body"),
+    )
+]
+"""Numbers of the fields that a request's new body is in, the innermost first."""
+
 # Answers without content, serialized once.
 _PLAIN = {
     (field := f"{direction}_{part}"): pb.ProcessingResponse(**{field: {}}).SerializeToString()
@@ -266,7 +277,8 @@ def _body_answer(action: AnswerBody) -> bytes:
         _send_to(response, common, decided)
         if action.data is not None:
             common.status = pb.CommonResponse.CONTINUE_AND_REPLACE
-            common.body_mutation.body = action.data
+            parts = response.SerializeToString(), _before_new_body(len(action.data)), action.data
+            return b"".join(parts)  # protobuf would copy the body twice more
     elif action.data is not None and action.replaces:
         common.body_mutation.body = action.data
     elif action.data is not None:
@@ -274,6 +286,21 @@ def _body_answer(action: AnswerBody) -> bytes:
         streamed.body = action.data
         streamed.end_of_stream = action.end
     return response.SerializeToString()
+
+
+def _before_new_body(length: int) -> bytes:
+    """Return the bytes between the other fields of a reply and the request's new body.
+
+    A parser merges both parts into one message.
+    """
+    before = b""
+    for field in _NEW_BODY:
+        size, varint = length + len(before), bytearray()
+        while size > 0x7F:
+            varint.append(size & 0x7F | 0x80)
+            size >>= 7
+        before = bytes((field << 3 | 2, *varint, size)) + before
+    return before
 
 
 PASSED = _PLAIN["response_body"]
