@@ -89,6 +89,7 @@ class Director(Chooser):
             left=self.engines.drop,
         )
         observers.add("learning", left=self.adapters.drop)
+        observers.add("learning", left=self.sources.drop)
         observers.add("learning", left=self.needs.drop)
         observers.add("health", left=self.health.drop)
         table.on_free = lambda slot: run_steps(observers.left, self.degraded, slot)
@@ -142,6 +143,8 @@ class Director(Chooser):
         self.table.reserve(decision.slot, decision.tokens, decision.uncached_tokens)
         if decision.prefiller is not None:
             self._begin_prefill(decision, now)
+        if decision.pull is not None:
+            self.sources.begin(decision.pull, now)
         if flight.adapter:
             self.adapters.sent(flight.slot, flight.adapter)
         run_steps(self._observers.counted, self.degraded, decision)

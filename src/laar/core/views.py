@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from laar.accuracy.assessor import PlainAssessor
-from laar.core.apart import Apart
+from laar.core.apart import Apart, may_be_apart
 from laar.core.candidates import Group
 from laar.core.endpoints import Floats, Slots
 from laar.core.interfaces import View
@@ -61,12 +61,18 @@ def view_of(
             match = prefixes.look_up(request, weights_of, table.models, by_model, now)
         except Exception:  # noqa: BLE001
             reason = chooser.degraded.degraded("prefixes")
-    chain = demand = again = fetched = None
+    chain = demand = again = fetched = pulls = None
     if match is None:
         shares = np.zeros(table.capacity)
     else:
         chain, by_model, shares = match.chain, match.tokens, match.shares
         demand, again, fetched = match.demand, match.again, match.fetched
+        if group.pulls is not None and group.prefillers is None and may_be_apart(request):
+            held_tokens = shares[slots] * by_model[model_id]
+            rate = settings.transfer_tokens_per_s
+            pulls = chooser.sources.offers(
+                slots, group.pulls, held_tokens, standing.answers, rate, now
+            )
         if fetched is not None:
             shares = shares - fetched
     prefillers = group.prefillers
@@ -136,6 +142,7 @@ def view_of(
         again=None if again is None else again[slots],
         unlike=known.unlike,
         apart=apart,
+        pulls=pulls,
         published=None if known.published is None else known.published[judged],
         reported=None if known.reported is None else known.reported[judged],
         answers=standing.answers,
