@@ -38,7 +38,8 @@ def request(text=LONG, **fields):
 def hold(director, address, text=LONG, now=0.0):
     """Let an endpoint have a prompt cached."""
     chain = director.prefixes.chain(request(text))
-    director.prefixes.insert(director.table.slot(address), chain, now)
+    receipt = director.prefixes.insert(director.table.slot(address), chain, now)
+    director.prefixes.settle(receipt, None)
 
 
 def busy(director, *addresses, now=0.0):
@@ -90,6 +91,19 @@ def test_a_prompt_is_pulled_from_a_busy_endpoint_instead_of_computed():
     assert shares[[d.table.slot(A), d.table.slot(B)]].min() > 0.9
     assert not d.table.in_flight.any()
     assert not d.table.queued_uncached_tokens.any()
+
+
+def test_a_prompt_is_pulled_only_once_the_source_has_computed_it():
+    d = fleet(endpoint(A), endpoint(B))
+    first = d.decide(request(), 1.0)
+    busy(d, first.address, now=1.1)
+    [other] = {A, B} - {first.address}
+    early = d.decide(request(f"{LONG}1"), 1.1)
+    assert (early.address, early.pull) == (other, None)
+    finish(d, first, 1.0)
+    finish(d, early, 1.0, status=503)
+    busy(d, first.address, now=2.5)
+    assert pulled(d.decide(request(f"{LONG}2"), 2.5)) == (other, first.address)
 
 
 @pytest.mark.parametrize("tokens", [50, 200, 500, 1000, 10_000])
@@ -227,17 +241,18 @@ def test_the_source_is_the_soonest_of_those_with_the_longest_prefix():
         sources._free_at = {n: float(draw.exponential(0.3)) for n in range(count) if n % 2}
         groups, held = draw.integers(-1, 3, count), draw.integers(0, 9, count) * 200.0
         answers = draw.choice([0.5, 0.95, 1.0], count)
-        found = sources.offers(slots, groups, held, answers, 10_000.0, 0.0)
+        ready = np.where(draw.random(count) < 0.3, 0.0, held)  # the others' prefill is not done
+        found = sources.offers(slots, groups, held, ready.item, answers, 10_000.0, 0.0)
         for at in range(count):
             peers = [n for n in range(count) if groups[n] == groups[at] >= 0 and answers[n] >= 0.9]
-            most = max((held[n] for n in peers), default=0.0)
+            most = max((ready[n] for n in peers), default=0.0)
             soonest = [
                 (sources._free_at.get(n, 0.0), n)
                 for n in peers
-                if held[n] >= most - 256 and most > 256
+                if ready[n] >= most - 256 and most > 256
             ]
             source = min(soonest)[1] if soonest else -1
-            more = held[source] - held[at] if source >= 0 else 0.0
+            more = ready[source] - held[at] if source >= 0 else 0.0
             if found is None or found.sources[at] < 0:
                 assert more <= 256
                 continue

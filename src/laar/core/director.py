@@ -143,8 +143,9 @@ class Director(Chooser):
         self.table.reserve(decision.slot, decision.tokens, decision.uncached_tokens)
         if decision.prefiller is not None:
             self._begin_prefill(decision, now)
-        if decision.pull is not None:
-            self.sources.begin(decision.pull, now)
+        if decision.pull is not None and view is not None and view.terms is not None:
+            until = now + view.terms.all_ttft_s.item(decision.position)
+            self.sources.begin(decision.pull, decision.slot, now, until)
         if flight.adapter:
             self.adapters.sent(flight.slot, flight.adapter)
         run_steps(self._observers.counted, self.degraded, decision)

@@ -10,6 +10,7 @@ while. The cost decides whether a pull is worth its time.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -102,6 +103,7 @@ class Sources:
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
         self._free_at: dict[int, float] = {}
+        self._until: dict[int, float] = {}
         self._paces: dict[int, tuple[float, float]] = {}  # the learned factor, and when
 
     def offers(
@@ -109,6 +111,7 @@ class Sources:
         slots: Slots,
         groups: Slots,
         held_tokens: Floats,
+        computed: Callable[[int], float],
         answers: Floats | None,
         tokens_per_s: float,
         now: float,
@@ -120,7 +123,8 @@ class Sources:
         Args:
             slots: the candidates.
             groups: the group within which each may pull (`EndpointTable.pull_group`); -1 for none.
-            held_tokens: tokens of the prompt that each has cached.
+            held_tokens: tokens of the prompt that each has cached, or will have.
+            computed: returns how many of them the candidate at a position has computed.
             answers: P(it answers) of each; None means 1.
             tokens_per_s: rate of a pull until the source's is learned.
             now: the current time.
@@ -134,11 +138,16 @@ class Sources:
             seconds=np.zeros(len(slots)),
         )
         for group in np.unique(groups[may]).tolist():
-            of = may & (groups == group)
-            most = held_tokens[of].max()
+            ready, most = dict[int, float](), 0.0
+            members = (may & (groups == group)).nonzero()[0].tolist()
+            for at in sorted(members, key=held_tokens.item, reverse=True):
+                if held_tokens.item(at) <= max(_BLOCK_TOKENS, most - _BLOCK_TOKENS):
+                    break
+                ready[at] = computed(at)
+                most = max(most, ready[at])
             if most <= _BLOCK_TOKENS:
                 continue
-            near = (of & (held_tokens >= most - _BLOCK_TOKENS)).nonzero()[0].tolist()
+            near = [at for at, tokens in ready.items() if tokens >= most - _BLOCK_TOKENS]
             load = self._table.in_flight
             waits = [self._wait_s(slots.item(at), now) for at in near]
             paces = [self._pace(slots.item(at), now) for at in near]
@@ -147,16 +156,30 @@ class Sources:
                 (wait + pace * full_s, load.item(slots.item(at)), n, at)
                 for n, (at, wait, pace) in enumerate(zip(near, waits, paces, strict=True))
             )
-            missing = held_tokens[source] - held_tokens
+            missing = ready[source] - held_tokens
             to = (groups == group) & (missing > _BLOCK_TOKENS)
             found.sources[to] = slots[source]
             found.tokens[to] = missing[to]
             found.seconds[to] = waits[best] + paces[best] * (_START_S + missing[to] / tokens_per_s)
         return found if np.count_nonzero(found.tokens) else None
 
-    def begin(self, pull: Pull, now: float) -> None:
-        """Count a pull at its source, whose pulls share its bandwidth."""
+    def begin(self, pull: Pull, slot: int, now: float, until: float) -> None:
+        """Count a pull at its source, whose pulls share its bandwidth.
+
+        Args:
+            pull: the pull.
+            slot: the endpoint that pulls.
+            now: the current time.
+            until: when it will have prefilled the rest.
+        """
         self._free_at[pull.slot] = now + pull.seconds - _START_S
+        self._until[slot] = max(until, self._until.get(slot, until))
+
+    def pulling(self, now: float) -> list[int]:
+        """Return the endpoints that pull: a prompt in flight there can't be resumed yet."""
+        if self._until:
+            self._until = {slot: until for slot, until in self._until.items() if until > now}
+        return list(self._until)
 
     def learn(self, pull: Pull, ratio: float, weight: float, now: float) -> None:
         """Learn from a pull that took `ratio` times as long as expected.
@@ -174,6 +197,7 @@ class Sources:
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed."""
         self._free_at.pop(slot, None)
+        self._until.pop(slot, None)
         self._paces.pop(slot, None)
 
     def _wait_s(self, slot: int, now: float) -> float:

@@ -161,6 +161,15 @@ class PrefixBeliefs:
             )
         return shares, fetched
 
+    def computed(self, slot: int, chain: Chain, share: float) -> float:
+        """Return how much of a slot's share of a prompt its engine has computed by now.
+
+        The rest is claimed by requests in flight, whose prefill may not be done.
+        """
+        if share > self.index.claimed(slot, chain):
+            return share
+        return min(share, self.index.proven(slot, chain))
+
     def make_room(self, capacity: int) -> None:
         """Make room for slots below `capacity`, before anything else is called with one of them."""
         self.index.resize(capacity)

@@ -264,6 +264,14 @@ class PrefixIndex:
             max((shared_blocks(claim, chain.hashes) for claim in claims), default=0)
         )
 
+    def proven(self, slot: int, chain: Chain) -> float:
+        """Return the share of the prompt, in 0..1, that the slot has surely computed."""
+        cache, hashes, depth, proven = self._caches[slot], chain.hashes, 0, 0
+        while depth < len(hashes) and (use := cache.by_head.get(hashes[depth])) is not None:
+            depth += shared_from(use.hashes, hashes, depth)
+            proven = max(proven, min(use.proven, depth))
+        return chain.fraction(proven)
+
     def set_capacity(self, slot: int, capacity_bytes: int) -> None:
         """Set how much prompt text the slot's engine can cache; 0 if it caches no prefixes.
 
