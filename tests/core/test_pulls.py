@@ -106,6 +106,19 @@ def test_a_prompt_is_pulled_only_once_the_source_has_computed_it():
     assert pulled(d.decide(request(f"{LONG}2"), 2.5)) == (other, first.address)
 
 
+def test_a_prompt_does_not_rely_on_a_pull_in_progress():
+    d = hot(endpoint(A), endpoint(B), endpoint(C))
+    first = d.decide(request(f"{LONG}1"), 1.0)
+    assert pulled(first) is not None
+    second = d.decide(request(f"{LONG}2"), 1.01)
+    assert pulled(second) is not None  # whichever it goes to
+    for decision in (first, second):
+        finish(d, decision, 0.2)
+    third = d.decide(request(f"{LONG}3"), 2.0)
+    assert third.address in (first.address, second.address)
+    assert third.pull is None
+
+
 @pytest.mark.parametrize("tokens", [50, 200, 500, 1000, 10_000])
 def test_what_is_computed_sooner_is_computed(tokens):
     text = LONG[: 4 * tokens]

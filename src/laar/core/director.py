@@ -143,9 +143,8 @@ class Director(Chooser):
         self.table.reserve(decision.slot, decision.tokens, decision.uncached_tokens)
         if decision.prefiller is not None:
             self._begin_prefill(decision, now)
-        if decision.pull is not None and view is not None and view.terms is not None:
-            until = now + view.terms.all_ttft_s.item(decision.position)
-            self.sources.begin(decision.pull, decision.slot, now, until)
+        if decision.pull is not None:
+            self.sources.begin(decision.pull, now)
         if flight.adapter:
             self.adapters.sent(flight.slot, flight.adapter)
         run_steps(self._observers.counted, self.degraded, decision)
@@ -252,6 +251,9 @@ class Director(Chooser):
         prefixes, view, flight = self.prefixes, decision.view, decision.flight
         if prefixes is not None and view is not None and (chain := view.chain) is not None:
             flight.receipt = prefixes.insert(flight.slot, chain, decision.now)
+            if decision.pull is not None and view.terms is not None:
+                prefill_s = view.terms.all_ttft_s.item(decision.position)
+                prefixes.index.pulled(flight.receipt, decision.now + prefill_s)
             held = prefixes.blocks_held
             if held.blocks and not decision.request.shadow:
                 flight.traced_as = held.expect(self.new_id(), flight.slot, chain, decision.tokens)

@@ -103,7 +103,6 @@ class Sources:
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
         self._free_at: dict[int, float] = {}
-        self._until: dict[int, float] = {}
         self._paces: dict[int, tuple[float, float]] = {}  # the learned factor, and when
 
     def offers(
@@ -163,23 +162,9 @@ class Sources:
             found.seconds[to] = waits[best] + paces[best] * (_START_S + missing[to] / tokens_per_s)
         return found if np.count_nonzero(found.tokens) else None
 
-    def begin(self, pull: Pull, slot: int, now: float, until: float) -> None:
-        """Count a pull at its source, whose pulls share its bandwidth.
-
-        Args:
-            pull: the pull.
-            slot: the endpoint that pulls.
-            now: the current time.
-            until: when it will have prefilled the rest.
-        """
+    def begin(self, pull: Pull, now: float) -> None:
+        """Count a pull at its source, whose pulls share its bandwidth."""
         self._free_at[pull.slot] = now + pull.seconds - _START_S
-        self._until[slot] = max(until, self._until.get(slot, until))
-
-    def pulling(self, now: float) -> list[int]:
-        """Return the endpoints that pull: a prompt in flight there can't be resumed yet."""
-        if self._until:
-            self._until = {slot: until for slot, until in self._until.items() if until > now}
-        return list(self._until)
 
     def learn(self, pull: Pull, ratio: float, weight: float, now: float) -> None:
         """Learn from a pull that took `ratio` times as long as expected.
@@ -197,7 +182,6 @@ class Sources:
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed."""
         self._free_at.pop(slot, None)
-        self._until.pop(slot, None)
         self._paces.pop(slot, None)
 
     def _wait_s(self, slot: int, now: float) -> float:

@@ -163,8 +163,8 @@ def _pulls(
 ) -> tuple[Floats, Pulls | None]:
     """Return each slot's share without pulls in progress, and what candidates may pull."""
     slots, tokens, shares = group.slots, match.tokens[group.model_id], match.shares.copy()
-    for slot in chooser.sources.pulling(now):
-        shares[slot] = prefixes.computed(slot, match.chain, shares.item(slot))
+    for slot in prefixes.index.pulling(now):
+        shares[slot] = prefixes.without_pulls(slot, match.chain, shares.item(slot))
 
     def computed(at: int) -> float:
         slot = slots.item(at)

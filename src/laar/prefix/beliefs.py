@@ -170,6 +170,11 @@ class PrefixBeliefs:
             return share
         return min(share, self.index.proven(slot, chain))
 
+    def without_pulls(self, slot: int, chain: Chain, share: float) -> float:
+        """Return the part of the share that does not depend on a pull in progress there."""
+        others = self.index.claimed(slot, chain, pulled=False)
+        return max(self.computed(slot, chain, share), min(share, others))
+
     def make_room(self, capacity: int) -> None:
         """Make room for slots below `capacity`, before anything else is called with one of them."""
         self.index.resize(capacity)

@@ -1,9 +1,9 @@
 """KV pulled from other endpoints by cost, compared with no pulls and with a pull whenever it can.
 
-Conversations with long contexts keep four to six endpoints of one model (8B on an A100 each) busy.
-In the middle of the run something moves traffic away from where its prefixes are cached: two
-endpoints are added, or one is removed, or a prefix of 16,000 tokens becomes hot and is requested by
-60 users within 15 s. Only the requests of the next 30 s count; of the hot prefix, its own.
+Conversations with long contexts keep two to four endpoints of one model (8B on an A100 each) busy.
+Halfway something moves traffic away from where its prefixes are cached: an endpoint is added or
+removed, or a prefix of 16,000 tokens becomes hot and is requested by 60 users within 15 s. What
+counts is the later turns of conversations within 25 s, or the requests with the hot prefix.
 
 All rules choose endpoints by the same cost. `always` is llm-d's rule: after the choice, the
 endpoint pulls if another has more of the prompt cached, as the picker believes. Pulls from one
@@ -44,7 +44,7 @@ from laar_lab.workloads.sessions import ChatShape, chats
 Rule = Literal["never", "by-cost", "always"]
 RULES: tuple[Rule, ...] = ("by-cost", "never", "always")
 
-MOVES_S, COUNTED_S, SECONDS = 40.0, 30.0, 75.0
+MOVES_S, COUNTED_S, SECONDS = 30.0, 25.0, 56.0
 HOT_TOKENS, HOT_USERS, HOT_S = 16_000, 60, 15.0
 _HOT_BASE = 1 << 50
 
@@ -80,19 +80,26 @@ class World:
     def arrivals(self, rng: Random) -> Iterator[Arrival]:
         """Yield the requests in chronological order."""
         shape = replace(_TALKS, requests_per_s=self.talks_per_s)
-        talks = chats(shape, Random(rng.getrandbits(64)), SECONDS)
+        talks = _turns(chats(shape, Random(rng.getrandbits(64)), SECONDS))
         return merge(talks, _hot(rng) if self.hot else (), key=lambda arrival: arrival.at_s)
 
 
 WORLDS = {
-    "two added": World(before=4, after=6, talks_per_s=5.0),
-    "one removed": World(before=5, after=4, talks_per_s=4.0),
-    "hot prefix": World(before=4, after=4, talks_per_s=2.0, hot=True),
-    "two added, slow network": World(before=4, after=6, talks_per_s=5.0, tokens_per_s=10_000.0),
+    "one added": World(before=3, after=4, talks_per_s=4.5),
+    "one removed": World(before=3, after=2, talks_per_s=3.0),
+    "hot prefix": World(before=3, after=3, talks_per_s=2.0, hot=True),
     "hot prefix, slow network": World(
-        before=4, after=4, talks_per_s=2.0, hot=True, tokens_per_s=10_000.0
+        before=3, after=3, talks_per_s=2.0, hot=True, tokens_per_s=10_000.0
     ),
 }
+
+
+def _turns(arrivals: Iterator[Arrival]) -> Iterator[Arrival]:
+    """Mark the turns of conversations after the first, whose prefix was cached somewhere."""
+    seen = set[str]()
+    for arrival in arrivals:
+        yield replace(arrival, kind="turn") if arrival.session in seen else arrival
+        seen.add(arrival.session)
 
 
 def _hot(rng: Random) -> Iterator[Arrival]:
@@ -122,7 +129,7 @@ def run_one(world: World, rule: Rule, seed: int) -> dict[str, float]:
     def ended(arrival: Arrival, exchange: Exchange) -> None:
         nonlocal pulled, cached, prompt_tokens
         is_counted = MOVES_S <= arrival.at_s < MOVES_S + COUNTED_S
-        if not is_counted or (world.hot and arrival.kind != "hot"):
+        if not is_counted or arrival.kind != ("hot" if world.hot else "turn"):
             return
         ttft.append(exchange.first_s - arrival.at_s)
         pulled += exchange.pulled_tokens
