@@ -32,7 +32,6 @@ MODEL = {
     "linear_value_head_dim": 64,
     "linear_num_key_heads": 8,
     "linear_num_value_heads": 16,
-    "mlp_only_layers": [0, 1],
     "num_experts": 2,
     "num_experts_per_tok": 1,
     "moe_intermediate_size": 64,

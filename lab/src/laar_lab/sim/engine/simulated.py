@@ -247,6 +247,8 @@ class SimulatedEngine:
             seq.context = seq.cached = cached = max(cached, seq.job.fetched)
             self._queries += seq.job.prompt_tokens
             self._hits += found * self._block_size
+            if seq.job.fetched:
+                self._publish(seq)
         seq.admitted = self._admissions
         self._admissions += 1
         self.waiting.remove(seq)
