@@ -124,3 +124,32 @@ async def test_if_the_other_endpoint_fails_the_prompt_is_prefilled_locally():
                 "/v1/completions", json=body, headers={PREFILLER: p.endpoint.address}
             )
             assert answer.status_code == status, answer.text
+
+
+@pytest.mark.parametrize(("rule", "expected_s"), [("never", (0.0, 0.0)), ("always", (0.8, 1.6))])
+def test_pulls_from_an_endpoint_take_time_and_share_its_bandwidth(rule, expected_s):
+    sites = [
+        Site(name=f"e{n}", model="m", engine=ENGINE, transfer_tokens_per_s=10_000.0)
+        for n in range(3)
+    ]
+    settings = FleetSettings(policy="round-robin", pulls=rule)
+    prompt = Prompt(prompt_tokens=8_000, output_tokens=50, blocks=spread(1, 503))
+    arrivals, done = [Arrival(at_s=t, prompt=prompt) for t in (0.0, 5.0, 5.0)], []
+    fleet = VirtualFleet(sites, settings, seed=1)
+    replay_open(fleet, arrivals, lambda _arrival, exchange: done.append(exchange))
+    assert {exchange.address for exchange in done} == {"e0", "e1", "e2"}
+    first, *later = sorted(done, key=lambda exchange: exchange.sent_s)
+    assert first.cached_tokens == first.pulled_tokens == 0
+    ttft = sorted(exchange.first_s - exchange.sent_s for exchange in later)
+    if rule == "never":
+        assert ttft == pytest.approx([first.first_s] * 2, abs=0.01)
+    else:
+        assert [exchange.pulled_tokens for exchange in later] == [7_984, 7_984]
+        assert [exchange.cached_tokens for exchange in later] == [7_984, 7_984]
+        assert ttft == pytest.approx(expected_s, abs=0.1)
+
+
+def test_a_prompt_behind_a_pulled_one_finds_what_was_pulled():
+    engine = build_engine(ENGINE)
+    done = drive(engine, [job(fetched=7_984), job("behind")])
+    assert done["behind"].cached_tokens == 7_984
