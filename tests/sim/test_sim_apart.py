@@ -151,5 +151,6 @@ def test_pulls_from_an_endpoint_take_time_and_share_its_bandwidth(rule, expected
 
 def test_a_prompt_behind_a_pulled_one_finds_what_was_pulled():
     engine = build_engine(ENGINE)
-    done = drive(engine, [job(fetched=7_984), job("behind")])
+    first = job("first", blocks=spread(10**6, 503))
+    done = drive(engine, [first, job(fetched=7_984), job("behind")])
     assert done["behind"].cached_tokens == 7_984

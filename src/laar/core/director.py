@@ -77,7 +77,7 @@ class Director(Chooser):
         if prefixes is not None:
             observers.add("prefixes", placed=self._enter_prefix, left=prefixes.drop)
             prefixes.make_room(table.capacity)
-            prefixes.found.alike = table.alike
+            prefixes.found.alike = prefixes.shown.alike = table.alike
             table.on_grow.append(prefixes.make_room)
         if health is not None:  # otherwise nothing is excluded: do not record every attempt
             observers.add("health", counted=attempts.begin, ended=attempts.ended)

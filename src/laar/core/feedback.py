@@ -122,7 +122,10 @@ class Feedback:
         fetches = decision.prefiller is not None or decision.pull is not None
         if not fetches and end.prompt_tokens and end.cached_tokens is not None:
             share = min(1.0, end.cached_tokens / end.prompt_tokens)
-        prefixes.settle(receipt, share, end.prompt_tokens or 0, flight.model)
+        shown = 0.0
+        if prefixes.blocks_held.texts and flight.slot == decision.slot:
+            shown = decision.believed_share
+        prefixes.settle(receipt, share, end.prompt_tokens or 0, flight.model, shown)
         if share is not None and flight.slot == decision.slot and decision.request.first_token_seen:
             self._learn_fetching(prefixes, decision, end, share)
         if decision.pull is not None and flight.slot == decision.slot:
