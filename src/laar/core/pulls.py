@@ -131,11 +131,8 @@ class Sources:
         may: Mask = groups >= 0
         if answers is not None:
             may &= answers >= _SURE
-        found = Pulls(
-            sources=np.full(len(slots), -1),
-            tokens=np.zeros(len(slots)),
-            seconds=np.zeros(len(slots)),
-        )
+        none = np.zeros(len(slots))
+        found = Pulls(sources=np.full(len(slots), -1), tokens=none, seconds=none.copy())
         for group in np.unique(groups[may]).tolist():
             ready, most = dict[int, float](), 0.0
             members = (may & (groups == group)).nonzero()[0].tolist()
@@ -147,19 +144,15 @@ class Sources:
             if most <= _BLOCK_TOKENS:
                 continue
             near = [at for at, tokens in ready.items() if tokens >= most - _BLOCK_TOKENS]
-            load = self._table.in_flight
-            waits = [self._wait_s(slots.item(at), now) for at in near]
-            paces = [self._pace(slots.item(at), now) for at in near]
-            full_s = _START_S + most / tokens_per_s
-            _, _, best, source = min(
-                (wait + pace * full_s, load.item(slots.item(at)), n, at)
-                for n, (at, wait, pace) in enumerate(zip(near, waits, paces, strict=True))
+            full_s, load = _START_S + most / tokens_per_s, self._table.in_flight
+            times = ((*self._times(slots.item(at), now), at) for at in near)
+            wait_s, pace, source = min(
+                times, key=lambda of: (of[0] + of[1] * full_s, load.item(slots.item(of[2])))
             )
             missing = ready[source] - held_tokens
             to = (groups == group) & (missing > _BLOCK_TOKENS)
-            found.sources[to] = slots[source]
-            found.tokens[to] = missing[to]
-            found.seconds[to] = waits[best] + paces[best] * (_START_S + missing[to] / tokens_per_s)
+            found.sources[to], found.tokens[to] = slots[source], missing[to]
+            found.seconds[to] = wait_s + pace * (_START_S + missing[to] / tokens_per_s)
         return found if np.count_nonzero(found.tokens) else None
 
     def begin(self, pull: Pull, now: float) -> None:
@@ -175,7 +168,7 @@ class Sources:
             weight: expected share of the time that is spent on the pull, in 0..1.
             now: the current time.
         """
-        pace = self._pace(pull.slot, now)
+        _, pace = self._times(pull.slot, now)
         seen = min(_MOST, max(_LEAST, pace * ratio))
         self._paces[pull.slot] = pace + _GAIN * weight * (seen - pace), now
 
@@ -184,13 +177,11 @@ class Sources:
         self._free_at.pop(slot, None)
         self._paces.pop(slot, None)
 
-    def _wait_s(self, slot: int, now: float) -> float:
-        return max(0.0, self._free_at.get(slot, now) - now)
-
-    def _pace(self, slot: int, now: float) -> float:
-        """Return the factor of a source's seconds per pull; by default, the mean of the others."""
-        if not self._paces:
-            return 1.0
+    def _times(self, slot: int, now: float) -> tuple[float, float]:
+        """Return the wait at a source, and the factor of its seconds: by default, others' mean."""
+        wait_s = max(0.0, self._free_at.get(slot, now) - now)
         known = [self._paces[slot]] if slot in self._paces else [*self._paces.values()]
+        if not known:
+            return wait_s, 1.0
         faded = (1.0 + (pace - 1.0) * math.exp((at - now) / _FORGET_S) for pace, at in known)
-        return sum(faded) / len(known)
+        return wait_s, sum(faded) / len(known)

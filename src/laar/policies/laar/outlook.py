@@ -58,9 +58,8 @@ from laar.core.endpoints import Floats
 from laar.core.engines import Engines
 from laar.core.interfaces import View
 from laar.core.traffic import MEAN_S
-from laar.policies.laar.pairs import read_elsewhere
+from laar.policies.laar.pairs import pull_or_compute, read_elsewhere
 from laar.policies.laar.pricing import FIRST, Price, PricingInputs, inputs_of, price
-from laar.policies.laar.pulling import pull_or_compute
 from laar.prefix.beliefs import Demand
 
 _SAME = 0.01  # shares of a prompt that differ by less are treated as equal
