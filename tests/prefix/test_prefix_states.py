@@ -12,7 +12,7 @@ import pytest
 from laar.core.request import Api, Request
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.states import MAX_STATES, Grid
-from laar.prefix.tokens import Stored
+from laar.prefix.tokens import Stored, hash_blocks, root
 
 BLOCK = 1_152
 """Tokens per block of a tiny Qwen3-Next in vLLM; of four bytes each here."""
@@ -148,3 +148,37 @@ def test_with_events_a_prompt_is_resumed_at_the_last_state_that_is_left(states_f
     assert share() == 0.0
     beliefs.settle(beliefs.insert(0, chain, 0.0), 0.0, 160, "m")
     assert beliefs.index.forgotten_blocks["disproved"] == 0
+
+
+@pytest.mark.parametrize("lost", [0.0, 0.5])
+def test_what_events_show_ages_if_states_are_lost_without_an_event(lost: float) -> None:
+    """SGLang's events have blocks, but no states: it finds less than it shows."""
+    rng, block = random.Random(2), 64
+    beliefs = PrefixBeliefs(key=b"k", max_bytes=64 << 20)
+    beliefs.make_room(1)
+    beliefs.set_capacity(0, 10_000_000)
+    held = beliefs.blocks_held
+    held.emptied(0, "m")
+    known: dict[int, Stored] = {}
+    believed = found = total = 0.0
+    for number in range(300):
+        topic = rng.randrange(12)
+        text = f"{topic:02} " + f"topic {topic} " * 1_500
+        ids = np.arange(3_000, dtype=np.uint32) + 10_000 * topic
+        asked = Request(id="", api=Api.CHAT, model="m", spans=(text,), tokens=len(ids))
+        match = beliefs.look_up(asked, "", ["m"], np.array([3_000.0]), float(number))
+        here = 0.0 if topic not in known or rng.random() < lost else 46 * block / 3_000
+        if number >= 100:
+            believed, found, total = believed + match.shares[0], found + here, total + 1
+        receipt = beliefs.insert(0, match.chain, float(number))
+        own = hash_blocks(ids, block, root("", ""))
+        if topic not in known:
+            known[topic] = Stored(hashes=list(own), ids=ids[: 46 * block], block_size=block)
+            held.stored(0, "m", known[topic])
+            held.learn("m", match.chain, 3_000, block, own)
+        if rng.random() < 0.1:  # an eviction, of which events tell
+            evicted = known.pop(topic)
+            held.removed(0, evicted.hashes)
+        beliefs.settle(receipt, here, 3_000, "m", float(match.shares[0]))
+    assert found / total > 0.3
+    assert believed / total == pytest.approx(found / total, abs=0.01 if not lost else 0.1)

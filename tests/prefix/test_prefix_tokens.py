@@ -525,5 +525,7 @@ def test_a_text_that_shares_no_block_with_a_known_text_is_believed_uncached(coun
         blocks.stored(0, "m", Stored(hashes=list(own), ids=ids, block_size=16))
         blocks.learn("m", hasher.chain_of(b"x" * 128 + letter.encode() * 1000), len(ids), 16, own)
     shares = np.zeros(2)
-    blocks.correct(hasher.chain_of(b"x" * 128 + b"z" * 500), shares, lambda _slot: 0.0)
+    blocks.correct(
+        hasher.chain_of(b"x" * 128 + b"z" * 500), shares, lambda _slot: 0.0, np.ones(len(shares))
+    )
     assert shares[0] == 0.0

@@ -1,4 +1,4 @@
-"""Disaggregated prefill with a real Envoy: the sidecar's header names the prefiller."""
+"""Disaggregated prefill and pulls with a real Envoy: headers name the other endpoint."""
 
 import asyncio
 from io import BytesIO
@@ -6,12 +6,13 @@ from io import BytesIO
 import orjson
 import pytest
 
-from laar.core.membership import ROLE_LABEL
+from laar.core.membership import PULL_LABEL, ROLE_LABEL
 from support import Answer, RecordingUpstream
 
 pytestmark = pytest.mark.envoy
 
 PREFILLER = "x-prefiller-host-port"
+SOURCE = "x-kv-cache-source-host-port"
 
 
 def chat(text):
@@ -96,3 +97,36 @@ async def test_no_request_of_a_client_is_the_trial_of_a_failed_prefiller(
         await asyncio.sleep(0.1)
     assert statuses[0] == 502
     assert statuses[20:] == [200] * 20
+
+
+@pytest.mark.parametrize("shape", ["sidecar", "standalone", "gateway", "full-duplex"])
+async def test_a_pull_is_named_to_the_sidecar_explained_and_never_taken_from_a_client(
+    gateway, http, shape
+):
+    engines = [await gateway.upstream() for _ in range(2)]
+    document = {
+        "endpoints": [
+            {"address": e.address, "models": ["m"], "labels": {PULL_LABEL: "true"}} for e in engines
+        ]
+    }
+    gateway.endpoints_file.write_bytes(orjson.dumps(document))
+    picker = (await gateway.picker()).picker
+    url = (await gateway.envoy(shape)).url()
+    foreign = {SOURCE: "10.9.9.9:1"}
+    body = chat("a long story " * 4_000)
+    holder = (await ask(http, url, body, **foreign)).headers["x-upstream"]
+    slot = picker.table.slot(holder)
+    for _ in range(400):  # as if it had as many answers in flight
+        picker.table.reserve(slot, 100.0, 0.0, answering=True)
+    answer = await ask(http, url, body, **foreign)
+    [other] = [e for e in engines if e.address != holder]
+    assert answer.headers["x-upstream"] == other.address
+    told = [request.headers.getall(SOURCE, []) for e in engines for request in e.asked]
+    assert sorted(told) == [[], [holder]]
+    decision_id = answer.headers["x-laar-decision-id"]
+    async with http.get(gateway.url("admin", f"/decisions/{decision_id}")) as shown:
+        record = await shown.json()
+    assert record["pulled_from"] == holder
+    assert f"tokens of the prompt from {holder}" in record["sentence"]
+    async with http.get(gateway.url("admin", "/metrics")) as page:
+        assert 'laar_kv_pulls_total{model="m"} 1' in await page.text()

@@ -30,7 +30,7 @@ def job(name="j", prompt=8_000, output=50, **fields):
 
 def test_an_answer_whose_prompt_was_fetched_begins_immediately():
     plain = drive(build_engine(ENGINE), [job()])["j"]
-    fetched = drive(build_engine(ENGINE), [job(fetched=True)])["j"]
+    fetched = drive(build_engine(ENGINE), [job(fetched=7_999)])["j"]
     assert fetched.ttft_s < 0.1 * plain.ttft_s
     rest_s = plain.end_s - plain.first_token_s
     assert fetched.end_s - fetched.first_token_s == pytest.approx(rest_s, rel=0.05)
@@ -39,7 +39,7 @@ def test_an_answer_whose_prompt_was_fetched_begins_immediately():
 def test_a_prompt_that_was_fetched_is_in_the_cache():
     engine = build_engine(ENGINE)
     assert engine.cached_tokens(job()) == 0
-    drive(engine, [job(fetched=True)])
+    drive(engine, [job(fetched=7_999)])
     assert engine.cached_tokens(job("again")) >= 7_900
     assert engine.load().prefix_hits_tokens == 0
 
@@ -124,3 +124,33 @@ async def test_if_the_other_endpoint_fails_the_prompt_is_prefilled_locally():
                 "/v1/completions", json=body, headers={PREFILLER: p.endpoint.address}
             )
             assert answer.status_code == status, answer.text
+
+
+@pytest.mark.parametrize(("rule", "expected_s"), [("never", (0.0, 0.0)), ("always", (0.8, 1.6))])
+def test_pulls_from_an_endpoint_take_time_and_share_its_bandwidth(rule, expected_s):
+    sites = [
+        Site(name=f"e{n}", model="m", engine=ENGINE, transfer_tokens_per_s=10_000.0)
+        for n in range(3)
+    ]
+    settings = FleetSettings(policy="round-robin", pulls=rule)
+    prompt = Prompt(prompt_tokens=8_000, output_tokens=50, blocks=spread(1, 503))
+    arrivals, done = [Arrival(at_s=t, prompt=prompt) for t in (0.0, 5.0, 5.0)], []
+    fleet = VirtualFleet(sites, settings, seed=1)
+    replay_open(fleet, arrivals, lambda _arrival, exchange: done.append(exchange))
+    assert {exchange.address for exchange in done} == {"e0", "e1", "e2"}
+    first, *later = sorted(done, key=lambda exchange: exchange.sent_s)
+    assert first.cached_tokens == first.pulled_tokens == 0
+    ttft = sorted(exchange.first_s - exchange.sent_s for exchange in later)
+    if rule == "never":
+        assert ttft == pytest.approx([first.first_s] * 2, abs=0.01)
+    else:
+        assert [exchange.pulled_tokens for exchange in later] == [7_984, 7_984]
+        assert [exchange.cached_tokens for exchange in later] == [7_984, 7_984]
+        assert ttft == pytest.approx(expected_s, abs=0.1)
+
+
+def test_a_prompt_behind_a_pulled_one_finds_what_was_pulled():
+    engine = build_engine(ENGINE)
+    first = job("first", blocks=spread(10**6, 503))
+    done = drive(engine, [first, job(fetched=7_984), job("behind")])
+    assert done["behind"].cached_tokens == 7_984

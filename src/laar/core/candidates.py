@@ -45,6 +45,7 @@ class Group:
         health: health's version at that time.
         standing: the health of the candidates.
         prefillers: the endpoints that may prefill for them; None if there are none.
+        pulls: the group within which each candidate may pull KV; None if no two may.
         weights: key under which the name's prefixes are cached (`EndpointTable.weights`).
         on_trial: the last candidate is excluded, and the request would be its trial.
     """
@@ -63,6 +64,7 @@ class Group:
     health: int
     standing: Standing
     prefillers: Prefillers | None = None
+    pulls: Slots | None = None
     weights: str = ""
     on_trial: bool = False
 
@@ -167,6 +169,9 @@ class Candidates:
         )
         if len(prefillers):
             group.prefillers = self._prefillers(group, prefillers, now)
+        pulls = table.pull_group[slots]
+        if np.count_nonzero(pulls >= 0) > 1:
+            group.pulls = pulls
         return group
 
     def _names(self, slots: Slots) -> list[str]:
@@ -216,6 +221,7 @@ class Candidates:
             wire_s=np.append(group.wire_s, wire_s),
             standing=standing,
             prefillers=prefillers,
+            pulls=None if group.pulls is None else np.append(group.pulls, -1),
             on_trial=True,
         )
 

@@ -32,6 +32,7 @@ from laar.core.guards import Faults
 from laar.core.interfaces import Assessor, Fault, Room, View
 from laar.core.needs import Needs
 from laar.core.policy import Policy
+from laar.core.pulls import Sources
 from laar.core.request import Api, Request
 from laar.core.retrying import Retrying
 from laar.core.stored import StoredObjects, not_stored
@@ -102,6 +103,7 @@ class Chooser:
         self.health = health or Health(HealthSettings(enabled=False), rng=random.Random(0))
         self.engines = Engines(table)
         self.adapters = Adapters(table)
+        self.sources = Sources(table)
         self.explorer = Explorer()
         self.retrying = Retrying()
         self.companions = Companions()
@@ -196,7 +198,7 @@ class Chooser:
         tokens = uncached_tokens = 0.0
         tried: tuple[str, ...] = ()
         exhausted = once = False
-        prefiller = engine_priority = None
+        prefiller = pull = engine_priority = None
         if view is not None and policy is not None:
             tokens = view.tokens.item(at)
             tried = with_model(earlier, model) if earlier else (model,)
@@ -205,6 +207,8 @@ class Chooser:
                 prefiller = view.apart.prefiller(view, at)
             if prefiller is None:
                 uncached_tokens = tokens - view.cached_tokens.item(at)
+            if view.pulls is not None and (pull := view.pulls.chosen(view, at)) is not None:
+                uncached_tokens = max(0.0, uncached_tokens - pull.tokens)
             # If all endpoints are failing, no request is blamed: one of them may have recovered.
             if health.culprits and not group.standing.all_failing:
                 once = health.records.blame.is_culprit(traits(request, view.chain), now)
@@ -235,6 +239,7 @@ class Chooser:
             tokens=tokens,
             uncached_tokens=uncached_tokens,
             prefiller=prefiller,
+            pull=pull,
             view=view,
             scores=ranking.scores,
             eligible=ranking.eligible,

@@ -89,7 +89,7 @@ class Comparison:
 
     def _view(self, view: View, decision: Decision, table: EndpointTable) -> View:
         other = copy(view)
-        other.apart = copy(view.apart)  # a scorer writes to it
+        other.apart, other.pulls = copy(view.apart), copy(view.pulls)  # a scorer writes to them
         other.rng, other.terms = self.rng, None
         other.reason, other.faults = "", ()
         if self.assessor is not None:

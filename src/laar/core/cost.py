@@ -56,7 +56,7 @@ class Terms:
     `latency_s = rtt_s + base_s + prefill_s + queue_s + transfer_s` is the expected time of the
     answer: `rtt_s` is the time on the network (`View.wire_s`), `queue_s` the delay caused by other
     requests there, `ahead_s` the part of it for the prompts ahead, `transfer_s` the time to fetch
-    KV from the prefiller (`laar.core.apart`).
+    KV from the prefiller (`laar.core.apart`) or the source (`laar.core.pulls`).
     `cost_s` is a sum of seconds times `penalty / (answers * probability)`, where `answers` is P(it
     answers). The default policy's sum weights these and adds `others_s`, the seconds that other
     requests lose, less those they save (`laar.policies.laar.outlook`). None means 0; for `answers`,

@@ -16,6 +16,7 @@ from laar.core.endpoints import Floats
 from laar.core.engines import Began
 from laar.core.interfaces import View
 from laar.core.membership import PLAIN, Way
+from laar.core.pulls import Pull
 from laar.core.request import MAX_OBJECTIVE_S, Request
 from laar.declaring import FIXED, Applies
 from laar.health import Attempt
@@ -194,6 +195,7 @@ class Decision:
         uncached_tokens: prompt tokens that the endpoint itself has to prefill.
         prefiller: endpoint that prefills the prompt for the chosen endpoint; None if that does so
             itself.
+        pull: what the chosen endpoint pulls from another one's cache; None if nothing.
         view: the view that the scorers saw; None if the body is not read.
         scores: scores of the view's candidates.
         eligible: which of them could be chosen.
@@ -223,6 +225,7 @@ class Decision:
     tokens: float = 0.0
     uncached_tokens: float = 0.0
     prefiller: Prefiller | None = None
+    pull: Pull | None = None
     view: View | None = None
     scores: Floats | None = None
     eligible: Eligible = field(default_factory=dict)
@@ -235,6 +238,14 @@ class Decision:
     alone: bool = False
     left_out: Mapping[int, str] | None = None
     flight: InFlight
+
+    @property
+    def believed_share(self) -> float:
+        """Share of the prompt, in 0..1, that the engine should report as cached."""
+        if self.view is None:
+            return 0.0
+        held = self.view.held_tokens.item(self.position) + (self.pull.tokens if self.pull else 0.0)
+        return min(held / max(self.tokens, 1.0), 1.0)
 
 
 @dataclass(slots=True, kw_only=True)

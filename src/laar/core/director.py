@@ -77,7 +77,7 @@ class Director(Chooser):
         if prefixes is not None:
             observers.add("prefixes", placed=self._enter_prefix, left=prefixes.drop)
             prefixes.make_room(table.capacity)
-            prefixes.found.alike = table.alike
+            prefixes.found.alike = prefixes.shown.alike = table.alike
             table.on_grow.append(prefixes.make_room)
         if health is not None:  # otherwise nothing is excluded: do not record every attempt
             observers.add("health", counted=attempts.begin, ended=attempts.ended)
@@ -89,6 +89,7 @@ class Director(Chooser):
             left=self.engines.drop,
         )
         observers.add("learning", left=self.adapters.drop)
+        observers.add("learning", left=self.sources.drop)
         observers.add("learning", left=self.needs.drop)
         observers.add("health", left=self.health.drop)
         table.on_free = lambda slot: run_steps(observers.left, self.degraded, slot)
@@ -142,6 +143,8 @@ class Director(Chooser):
         self.table.reserve(decision.slot, decision.tokens, decision.uncached_tokens)
         if decision.prefiller is not None:
             self._begin_prefill(decision, now)
+        if decision.pull is not None:
+            self.sources.begin(decision.pull, now)
         if flight.adapter:
             self.adapters.sent(flight.slot, flight.adapter)
         run_steps(self._observers.counted, self.degraded, decision)
@@ -248,6 +251,9 @@ class Director(Chooser):
         prefixes, view, flight = self.prefixes, decision.view, decision.flight
         if prefixes is not None and view is not None and (chain := view.chain) is not None:
             flight.receipt = prefixes.insert(flight.slot, chain, decision.now)
+            if decision.pull is not None and view.terms is not None:
+                prefill_s = view.terms.all_ttft_s.item(decision.position)
+                prefixes.index.pulled(flight.receipt, decision.now + prefill_s)
             held = prefixes.blocks_held
             if held.blocks and not decision.request.shadow:
                 flight.traced_as = held.expect(self.new_id(), flight.slot, chain, decision.tokens)

@@ -89,6 +89,7 @@ _FIRST_VALUES = {
     **dict.fromkeys(_COUNTERS, 0.0),
     "model_id": -1,
     "kv_group": -1,
+    "pull_group": -1,
     "window_tokens": math.inf,
     "opening_rounds": 1.0,
     "generates": True,
@@ -96,7 +97,7 @@ _FIRST_VALUES = {
     "prefills": False,
     "fetches": False,
 }
-"""Values of a free slot's columns, and initially of its next endpoint's. The last eight are derived
+"""Values of a free slot's columns, and initially of its next endpoint's. The last nine are derived
 from its spec."""
 
 
@@ -139,6 +140,8 @@ class EndpointTable(Names):
     model_id: Slots
     kv_group: Slots
     """Number of the endpoint's KV group (model and region), by slot; KV moves only within one."""
+    pull_group: Slots
+    """The same for endpoints that pull from each other; -1 for the others."""
     window_tokens: Floats
     """Context window by slot; infinite if unknown."""
     opening_rounds: Floats
@@ -316,6 +319,7 @@ class EndpointTable(Names):
                 spec.generates or TASK_LABEL in spec.labels
             )
             self.takes[slot] = spec.takes_requests
+            self.pull_group[slot] = self.kv_group[slot] if spec.pulls else -1
             self.prefills[slot] = spec.role in PREFILL and not spec.drains
             self.fetches[slot] = spec.role in FETCH
         self.draining = [slot for slot, spec in specs.items() if spec.drains]

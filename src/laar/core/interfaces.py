@@ -20,6 +20,7 @@ from laar.core.apart import Apart
 from laar.core.cost import Terms
 from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.engines import Engines
+from laar.core.pulls import Pulls
 from laar.core.request import Request
 from laar.prefix.beliefs import Demand
 from laar.prefix.blocks import Chain
@@ -33,9 +34,9 @@ class View:
     """The request and, for each candidate, the estimates that filters, scorers and pickers use.
 
     Arrays have the shape ``(n,)`` and are aligned with `slots`. A scorer may set `terms`, `reason`
-    and, if it computes costs, the result fields of `apart`. The policy and the chooser add to
-    `faults`, and reset `terms` and `reason` when they no longer apply. Nothing else changes after
-    construction; arrays are never written to.
+    and, if it computes costs, the result fields of `apart` and `pulls`. The policy and the chooser
+    add to `faults`, and reset `terms` and `reason` when they no longer apply. Nothing else changes
+    after construction; arrays are never written to.
 
     Args:
         request: the request.
@@ -73,6 +74,7 @@ class View:
         load_s: seconds until the requested adapter is loaded; None if it is loaded
             everywhere.
         apart: the endpoints that may prefill for a candidate; None if there are none.
+        pulls: what each candidate may pull from another; None if there is nothing to pull.
         chain: the prompt's prefixes; None if no prefixes are recorded.
         fetched_tokens: number of tokens whose prefill takes as long as fetching the text cached
             in slower memory, subtracted from `cached_tokens`; None if none is cached there.
@@ -111,6 +113,7 @@ class View:
     answers: Floats | None = None
     load_s: Floats | None = None
     apart: Apart | None = None
+    pulls: Pulls | None = None
     chain: Chain | None = None
     fetched_tokens: Floats | None = None
     beside: Beside | None = None
@@ -135,6 +138,8 @@ class View:
         if self.apart is not None:
             kv_group_of = self.apart.of.kv_group_of[positions]
             some.apart = replace(self.apart, of=replace(self.apart.of, kv_group_of=kv_group_of))
+        if self.pulls is not None:
+            some.pulls = self.pulls.at(positions)
         for name in BY_CANDIDATE:
             array = getattr(self, name)
             if isinstance(array, np.ndarray):

@@ -29,6 +29,9 @@ ROLE_LABEL = "llm-d.ai/role"
 DRAIN_LABEL = "laar.dev/drain"
 """Label of an endpoint that should get no new requests: ``true``. Once idle, it is left out."""
 
+PULL_LABEL = "laar.dev/kv-pull"
+"""Label of an endpoint that can pull KV from its peers, and they from it: ``true``."""
+
 SYSTEM_CA = "system"
 """Value given instead of a PEM file to use the system's CAs."""
 
@@ -156,6 +159,11 @@ class EndpointSpec:
     def drains(self) -> bool:
         """Whether it finishes what it has, and gets nothing new."""
         return self.labels.get(DRAIN_LABEL, "").lower() == "true"
+
+    @property
+    def pulls(self) -> bool:
+        """Whether it and its peers pull KV from each other, which name no rank at an address."""
+        return self.labels.get(PULL_LABEL, "").lower() == "true" and self.rank is None
 
     @property
     def takes_requests(self) -> bool:

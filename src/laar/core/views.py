@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from laar.accuracy.assessor import PlainAssessor
-from laar.core.apart import Apart
+from laar.core.apart import Apart, may_be_apart
 from laar.core.candidates import Group
 from laar.core.endpoints import Floats, Slots
 from laar.core.interfaces import View
+from laar.core.pulls import Pulls
 from laar.core.request import Request
 from laar.core.roundtrip import FIRST_FLIGHT_BYTES
 
 if TYPE_CHECKING:
     from laar.core.chooser import Chooser
+    from laar.prefix.beliefs import PrefixBeliefs, PrefixMatch
 
 _MAX_TIMES_TRIED = 10
 """Maximum value of `times_tried`, which keeps costs finite."""
@@ -61,12 +63,15 @@ def view_of(
             match = prefixes.look_up(request, weights_of, table.models, by_model, now)
         except Exception:  # noqa: BLE001
             reason = chooser.degraded.degraded("prefixes")
-    chain = demand = again = fetched = None
+    chain = demand = again = fetched = pulls = None
     if match is None:
         shares = np.zeros(table.capacity)
     else:
         chain, by_model, shares = match.chain, match.tokens, match.shares
         demand, again, fetched = match.demand, match.again, match.fetched
+        if prefixes is not None and group.pulls is not None and group.prefillers is None:
+            shares, pulls = _pulls(chooser, prefixes, match, group, group.pulls, now)
+            pulls = pulls if may_be_apart(request) else None
         if fetched is not None:
             shares = shares - fetched
     prefillers = group.prefillers
@@ -136,6 +141,7 @@ def view_of(
         again=None if again is None else again[slots],
         unlike=known.unlike,
         apart=apart,
+        pulls=pulls,
         published=None if known.published is None else known.published[judged],
         reported=None if known.reported is None else known.reported[judged],
         answers=standing.answers,
@@ -145,6 +151,29 @@ def view_of(
         fetched_tokens=None if fetched is None else fetched[slots] * tokens,
     )
     return view, by_model, reason
+
+
+def _pulls(
+    chooser: Chooser,
+    prefixes: PrefixBeliefs,
+    match: PrefixMatch,
+    group: Group,
+    groups: Slots,
+    now: float,
+) -> tuple[Floats, Pulls | None]:
+    """Return each slot's share without pulls in progress, and what candidates may pull."""
+    slots, tokens, shares = group.slots, match.tokens[group.model_id], match.shares.copy()
+    for slot in prefixes.index.pulling(now):
+        shares[slot] = prefixes.without_pulls(slot, match.chain, shares.item(slot))
+
+    def computed(at: int) -> float:
+        slot = slots.item(at)
+        return prefixes.computed(slot, match.chain, shares.item(slot)) * tokens.item(at)
+
+    rate, answers = chooser.settings.transfer_tokens_per_s, group.standing.answers
+    held_tokens = shares[slots] * tokens
+    offers = chooser.sources.offers(slots, groups, held_tokens, computed, answers, rate, now)
+    return shares, offers
 
 
 def _judged(

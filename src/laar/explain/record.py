@@ -89,11 +89,13 @@ def _decision(record: DecisionRecord) -> dict[str, object]:
         "tried_models": decision.tried[:-1],
         "exhausted": decision.exhausted,
     }
-    # The endpoint that prefills the prompt; the LoRA adapter, whose outcomes do not count for the
-    # model; the request that this one accompanies; and what a wrong answer costs, unless that is
-    # the next attempt.
+    # The endpoint that prefills the prompt; the one from which KV is pulled; the adapter, whose
+    # outcomes do not count for the model; the request that this one accompanies; and what a wrong
+    # answer costs, unless that is the next attempt.
     rare = {
         "prefiller": decision.prefiller and decision.prefiller.address,
+        "pulled_from": decision.pull and decision.pull.address,
+        "pulled_tokens": decision.pull and decision.pull.tokens,
         "adapter": decision.flight.adapter,
         "companion_of": request.companion_of,
         "wrong_answer_s": None if view is None else view.wrong_s,
@@ -168,7 +170,7 @@ def _columns(of: Decision, view: View, scores: Floats) -> dict[str, Floats]:
     }
     if (terms := view.terms) is None:
         return columns | {"rtt_s": view.rtt_s}
-    if terms.transfer_s is not None:  # prompts may be prefilled elsewhere
+    if terms.transfer_s is not None:  # KV may come from elsewhere
         columns["transfer_s"] = terms.transfer_s
     return columns | {
         "rtt_s": terms.rtt_s,

@@ -35,7 +35,7 @@ def sentence(record: DecisionRecord) -> str:
 
 
 def _elsewhere(decision: Decision) -> str:
-    """Return what happens before the answer: who prefills the prompt."""
+    """Return what happens before the answer: who prefills the prompt, and what is pulled."""
     said, at, view = "", decision.position, decision.view
     if view is not None and view.apart is not None and view.apart.saved_s is not None:
         saved_s = float(view.apart.saved_s[at])
@@ -45,6 +45,12 @@ def _elsewhere(decision: Decision) -> str:
             said += f" {address} prefills the prompt, which {way} than at the endpoint itself."
         elif saved_s > 0.0:
             said += f" It prefills the prompt itself, which costs {_seconds(saved_s)} less."
+    if (pull := decision.pull) is not None:
+        said += (
+            f" It pulls {pull.tokens:.0f} tokens of the prompt from {pull.address} in "
+            f"{_seconds(pull.seconds)}, which costs {_seconds(pull.saved_s)} less than to compute "
+            "them."
+        )
     return said
 
 

@@ -27,6 +27,9 @@ from laar.prefix.tokens import TokenBlocks
 BYTES_PER_TOKEN = 4
 """Bytes per token of English prose; assumed until engines report prompt lengths."""
 
+_LEAST_SHOWN = 0.1
+"""Least factor on what events show, so that later answers can confirm it again."""
+
 Floats = npt.NDArray[np.float64]
 
 Demand = tuple[Floats, Floats]
@@ -95,6 +98,7 @@ class PrefixBeliefs:
         self._hasher = PromptHasher(key)
         self.index = PrefixIndex(0, max_bytes)
         self.found = Found()
+        self.shown = Found()  # the same for what events show, as some engines lose states silently
         self.popular = PrefixDemand()
         self.evictions = Evictions()
         self.blocks_held = TokenBlocks()  # empty if no engine publishes KV events, as most do not
@@ -157,14 +161,32 @@ class PrefixBeliefs:
             self.states.limit(chain, shares, self.density.mean)
         if self.blocks_held.texts:
             fetched = self.blocks_held.correct(
-                chain, shares, lambda slot: self.index.claimed(slot, chain)
+                chain,
+                shares,
+                lambda slot: self.index.claimed(slot, chain),
+                np.maximum(self.shown.shares, _LEAST_SHOWN),
             )
         return shares, fetched
+
+    def computed(self, slot: int, chain: Chain, share: float) -> float:
+        """Return how much of a slot's share of a prompt its engine has computed by now.
+
+        The rest is claimed by requests in flight, whose prefill may not be done.
+        """
+        if share > self.index.claimed(slot, chain):
+            return share
+        return min(share, self.index.proven(slot, chain))
+
+    def without_pulls(self, slot: int, chain: Chain, share: float) -> float:
+        """Return the part of the share that does not depend on a pull in progress there."""
+        others = self.index.claimed(slot, chain, pulled=False)
+        return max(self.computed(slot, chain, share), min(share, others))
 
     def make_room(self, capacity: int) -> None:
         """Make room for slots below `capacity`, before anything else is called with one of them."""
         self.index.resize(capacity)
         self.found.resize(capacity)
+        self.shown.resize(capacity)
 
     def rekey(self, key: bytes) -> None:
         """Switch to a different secret, and forget all entries hashed with the old secret."""
@@ -210,7 +232,12 @@ class PrefixBeliefs:
             self.watcher.ended(receipt, ok=False, share=None)
 
     def settle(
-        self, receipt: Receipt, share: float | None, prompt_tokens: int = 0, model: str = ""
+        self,
+        receipt: Receipt,
+        share: float | None,
+        prompt_tokens: int = 0,
+        model: str = "",
+        shown: float = 0.0,
     ) -> None:
         """Learn from a request that succeeded.
 
@@ -219,6 +246,7 @@ class PrefixBeliefs:
             share: share of the prompt that the engine reported as cached; None if not reported.
             prompt_tokens: the reported length; 0 if not reported.
             model: the model that reported it; empty to learn no length.
+            shown: share that was believed cached at the decision, if known.
         """
         if prompt_tokens > 0 and model:
             self._lengths.learn(receipt.chain, model, prompt_tokens)
@@ -230,6 +258,9 @@ class PrefixBeliefs:
             if is_known and chain.bytes_of(proven) >= LEAST_MISS_BYTES:
                 believed = chain.fraction(proven)
                 self.found.answered(receipt.slot, believed, share, receipt.counted)
+                if share is not None and shown:
+                    shown /= max(self.shown.shares.item(receipt.slot), _LEAST_SHOWN)
+                    self.shown.answered(receipt.slot, min(shown, believed), share, None)
             if prompt_tokens > 0 and chain.total_bytes:
                 self.density.learn(receipt.slot, chain.total_bytes, prompt_tokens)
         if self.watcher is not None:
@@ -255,6 +286,7 @@ class PrefixBeliefs:
         self.states.drop(slot)
         self.density.drop(slot)
         self.found.drop(slot)
+        self.shown.drop(slot)
         self.index.drop(slot)
 
     def clear(self, slot: int) -> None:

@@ -90,6 +90,7 @@ class _Cache:
     by_age: OrderedDict[int, _Use] = field(default_factory=OrderedDict)
     missed: array[int] | None = None  # the prompt of a miss that no second one has confirmed
     missed_stamp: int = 0  # stamp of the use that had proven that prompt
+    pulls: dict[int, float] = field(default_factory=dict)  # until when claimed prompts are pulled
 
 
 @dataclass(slots=True, eq=False)
@@ -161,6 +162,7 @@ class PrefixIndex:
         """Bytes of prompt that each slot's engine can cache, shape ``(slots,)``; read only."""
         self.oldest_at = np.zeros(slots)
         """Last use of the prompt that a slot would evict first, shape ``(slots,)``; read only."""
+        self._pulling = set[int]()  # slots to which prompts are pulled
         self._stamp = 0
         self.now = 0.0
         """Time of the latest entry; read only."""
@@ -257,12 +259,36 @@ class PrefixIndex:
             self._use(cache, hashes, settled=False, claim=stamp)
             self._fit(cache)
 
-    def claimed(self, slot: int, chain: Chain) -> float:
-        """Return the share of the prompt, in 0..1, shared with open requests at the slot."""
-        claims = self._caches[slot].claims.values()
-        return chain.fraction(
-            max((shared_blocks(claim, chain.hashes) for claim in claims), default=0)
-        )
+    def claimed(self, slot: int, chain: Chain, *, pulled: bool = True) -> float:
+        """Return the share of the prompt, in 0..1, shared with open requests at the slot.
+
+        Without those `pulled`, if so given.
+        """
+        cache, hashes = self._caches[slot], chain.hashes
+        claims = [c for stamp, c in cache.claims.items() if pulled or stamp not in cache.pulls]
+        return chain.fraction(max((shared_blocks(claim, hashes) for claim in claims), default=0))
+
+    def pulled(self, receipt: Receipt, until: float) -> None:
+        """Record that a prompt is pulled from another engine, and cached only at a later time."""
+        receipt._cache.pulls[receipt._stamp] = until
+        self._pulling.add(receipt.slot)
+
+    def pulling(self, now: float) -> list[int]:
+        """Return the slots to which prompts are being pulled."""
+        for slot in list(self._pulling):
+            cache = self._caches[slot]
+            cache.pulls = {s: at for s, at in cache.pulls.items() if at > now and s in cache.claims}
+            if not cache.pulls:
+                self._pulling.discard(slot)
+        return list(self._pulling)
+
+    def proven(self, slot: int, chain: Chain) -> float:
+        """Return the share of the prompt, in 0..1, that the slot has surely computed."""
+        cache, hashes, depth, proven = self._caches[slot], chain.hashes, 0, 0
+        while depth < len(hashes) and (use := cache.by_head.get(hashes[depth])) is not None:
+            depth += shared_from(use.hashes, hashes, depth)
+            proven = max(proven, min(use.proven, depth))
+        return chain.fraction(proven)
 
     def set_capacity(self, slot: int, capacity_bytes: int) -> None:
         """Set how much prompt text the slot's engine can cache; 0 if it caches no prefixes.

@@ -469,6 +469,7 @@ class TokenBlocks:
         chain: Chain,
         shares: npt.NDArray[np.float64],
         claimed: Callable[[int], float],
+        found_of_shown: npt.NDArray[np.float64],
     ) -> npt.NDArray[np.float64] | None:
         """Replace the text index's shares of a prompt with the shares from events.
 
@@ -479,6 +480,7 @@ class TokenBlocks:
             chain: the prompt.
             shares: shares by slot, in 0..1; written to.
             claimed: returns the share of the prompt shared with requests in flight at a slot.
+            found_of_shown: share of what events show that answers confirm, by slot.
         """
         places: dict[str, tuple[int, _Text] | None] = {}
         fetched = np.zeros(len(shares)) if self.tiers else None
@@ -500,6 +502,8 @@ class TokenBlocks:
                 found = next((n for n in range(found, 0, -1) if text.blocks[n - 1] in at), 0)
             of_text = found * held.size / max(chain.tokens or tokens, 1.0)
             of_text *= 1.0 if chain.tokens else share
+            if held.states is None:
+                of_text *= found_of_shown.item(slot)
             believed = float(shares[slot])
             # A partial block of token ids is not cached; a chat's is, as its answer completes it.
             if of_text >= believed or (held.exact and (chain.tokens or found < wanted)):

@@ -98,6 +98,9 @@ RETRY_AFTER = "retry-after"
 PREFILLER = "x-prefiller-host-port"
 """The prefill endpoint, for the decode endpoint's sidecar; the name is llm-d's."""
 
+KV_SOURCE = "x-kv-cache-source-host-port"
+"""The endpoint to pull a prompt's KV from, for the sidecar; the name is llm-d's."""
+
 PRIORITY = "x-vllm-priority"
 """The request's priority in vLLM, lower values first; overrides the body's."""
 
@@ -120,7 +123,11 @@ ACCEPT_ENCODING = "accept-encoding"
 PATH = "x-laar-path"
 """Metadata key: the path without query, for an engine with a different base path."""
 
-SET_BY_ROUTES = (PREFILLER, PRIORITY, RANK, SESSION_ID, *CREDENTIALS, *RETRY_HEADERS)
+SET_BY_ROUTES = (
+    *(PREFILLER, KV_SOURCE, PRIORITY, RANK, SESSION_ID),
+    *CREDENTIALS,
+    *RETRY_HEADERS,
+)
 """Headers that the picker sets through metadata and routes."""
 
 LLM_D = {

@@ -66,6 +66,7 @@ class Metrics:
         self.certificate_expires_at_s: Callable[[], float] | None = None
         self.decisions: Counter[tuple[str, str, str]] = Counter()
         self.prefills_apart: Counter[str] = Counter()
+        self.kv_pulls: Counter[str] = Counter()
         self.refusals: Counter[tuple[str, str]] = Counter()
         self.completions: Counter[tuple[str, str]] = Counter()
         self.overhead_s = Histogram(_OVERHEAD_BOUNDS_S)
@@ -91,6 +92,8 @@ class Metrics:
         self.decisions[decision.policy, decision.reason, decision.model] += 1
         if decision.prefiller is not None:
             self.prefills_apart[decision.model] += 1
+        if decision.pull is not None:
+            self.kv_pulls[decision.model] += 1
 
     def decided_in(self, seconds: float) -> int:
         """Count the time of a decision, excluding waits; return it in microseconds."""
@@ -123,8 +126,7 @@ class Metrics:
             self.measured_ttft_s += end.ttft_s
             self.ttft_ratio.observe(predicted_s / max(end.ttft_s, 1e-6))
         if end.cached_tokens is not None and end.prompt_tokens:
-            share = float(view.held_tokens[position] / max(float(view.tokens[position]), 1.0))
-            self.believed_tokens += share * end.prompt_tokens
+            self.believed_tokens += decision.believed_share * end.prompt_tokens
             self.found_tokens += end.cached_tokens
             self.prompt_tokens += end.prompt_tokens
 

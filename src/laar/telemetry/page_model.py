@@ -216,8 +216,7 @@ def _predicted(records: Sequence[DecisionRecord]) -> dict[str, object]:
             if end.ttft_s is not None:
                 ttft.append((float(view.terms.all_ttft_s[at]), end.ttft_s))
         if end.cached_tokens is not None and end.prompt_tokens:
-            believed = float(view.held_tokens[at] / max(view.tokens[at], 1.0))
-            cached.append((believed, end.cached_tokens / end.prompt_tokens))
+            cached.append((decision.believed_share, end.cached_tokens / end.prompt_tokens))
     pairs = {"ttft_s": ttft, "latency_s": latency, "cached_share": cached}
     return {
         name: {

@@ -59,6 +59,7 @@ _ATTRIBUTES = {
     "tried_models": "laar.request.tried_models",
     "exhausted": "laar.decision.exhausted",
     "prefiller": "laar.decision.prefiller",
+    "pulled_from": "laar.decision.pulled_from",
     "adapter": "laar.decision.adapter",
 }
 """Attributes of a decision, by the fields of its record."""

@@ -58,7 +58,7 @@ from laar.core.endpoints import Floats
 from laar.core.engines import Engines
 from laar.core.interfaces import View
 from laar.core.traffic import MEAN_S
-from laar.policies.laar.pairs import read_elsewhere
+from laar.policies.laar.pairs import pull_or_compute, read_elsewhere
 from laar.policies.laar.pricing import FIRST, Price, PricingInputs, inputs_of, price
 from laar.prefix.beliefs import Demand
 
@@ -84,6 +84,8 @@ class Outlook:
         engines = view.engines or Engines(view.table)
         inputs = inputs_of(view, engines, self.weights)
         priced, transfer_s = price(inputs), None
+        if view.pulls is not None:
+            priced, transfer_s = pull_or_compute(view.pulls, inputs, priced)
         if view.apart is not None:
             priced, transfer_s = read_elsewhere(view.apart, view, engines, inputs, priced)
         if (load_s := view.load_s) is not None:  # comes before the first token, like the base

@@ -500,6 +500,8 @@ def _engine_headers(decision: Decision, path: str) -> tuple[tuple[str, str], ...
         found += zip(names.CREDENTIALS, (f"Bearer {way.key}", way.key, way.key), strict=True)
     if decision.prefiller is not None:
         found.append((names.PREFILLER, decision.prefiller.address))
+    if decision.pull is not None:
+        found.append((names.KV_SOURCE, decision.pull.address))
     if decision.engine_priority is not None:
         found.append((names.PRIORITY, str(decision.engine_priority)))
     if decision.rank is not None:

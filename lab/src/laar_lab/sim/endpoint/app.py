@@ -229,7 +229,7 @@ class EndpointApp:
             path, name = request.url.path, _request_id(request)
             if await prefilled_elsewhere(prefiller, path, raw, name):
                 await asyncio.sleep(serving.transfer_s(job))
-                job = replace(job, fetched=True)
+                job = replace(job, fetched=job.prompt_tokens - 1)
             job = replace(job, arrival_s=serving.driver.now())
         return Generation(
             driver=serving.driver,

@@ -35,7 +35,7 @@ class Job:
             If empty, no part of the prompt can be shared.
         priority: lower runs first, as in vLLM; 0 by default.
         ttft_objective_s: seconds from arrival to the first token; None if the client set none.
-        fetched: whether the KV of the prompt, except for the last token, comes from another engine.
+        fetched: tokens of the prompt whose KV comes with it, from another engine.
     """
 
     id: str
@@ -45,7 +45,7 @@ class Job:
     blocks: Sequence[int] = ()
     priority: int = 0
     ttft_objective_s: float | None = None
-    fetched: bool = False
+    fetched: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,7 +214,7 @@ class ParallelEngine:
             held = list(job.blocks[:found])
             self._pool.share(held)
             self._pool.take(blocks - found)
-            cached = max(found * size, job.prompt_tokens - 1 if job.fetched else 0)
+            cached = max(found * size, job.fetched)
             run = _Run(job, cached, held, blocks)
             self._publish(run, job.prompt_tokens)
             self._schedule(run)

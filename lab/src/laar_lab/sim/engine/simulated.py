@@ -243,11 +243,12 @@ class SimulatedEngine:
         self._pool.take(seq.blocks - found)
         seq.context = cached
         if seq.admitted < 0:
-            if seq.job.fetched:  # once preempted, it is prefilled here
-                seq.context = cached = max(cached, seq.job.prompt_tokens - 1)
-            seq.cached = cached
+            # Once preempted, all is prefilled here.
+            seq.context = seq.cached = cached = max(cached, seq.job.fetched)
             self._queries += seq.job.prompt_tokens
             self._hits += found * self._block_size
+            if seq.job.fetched:
+                self._publish(seq)
         seq.admitted = self._admissions
         self._admissions += 1
         self.waiting.remove(seq)

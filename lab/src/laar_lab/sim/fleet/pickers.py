@@ -8,7 +8,7 @@ from laar.core.decision import DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.interfaces import Assessor
-from laar.core.membership import ROLE_LABEL, EndpointSpec, Way
+from laar.core.membership import PULL_LABEL, ROLE_LABEL, EndpointSpec, Way
 from laar.core.policy import Policy
 from laar.errors import SettingError, unknown
 from laar.health import Health
@@ -43,7 +43,7 @@ def build_picker(
         SettingError: the policy is unknown.
     """
     table = EndpointTable()
-    table.replace("lab", [endpoint_of(site) for site in sites])
+    table.replace("lab", [endpoint_of(site, settings) for site in sites])
     if settings.policy not in policies:
         raise SettingError(unknown("policy", settings.policy, policies))
     health = None
@@ -68,8 +68,10 @@ def build_picker(
     )
 
 
-def endpoint_of(site: Site) -> EndpointSpec:
+def endpoint_of(site: Site, settings: FleetSettings) -> EndpointSpec:
     """Return a site's specification, as discovery would report it."""
     labels = {ROLE_LABEL: site.role} if site.role else {}
+    if settings.pulls == "by-cost":
+        labels[PULL_LABEL] = "true"
     way = Way(tls=site.link.tls)
     return EndpointSpec(address=site.name, models=(site.model,), labels=labels, way=way)

@@ -38,6 +38,8 @@ class FleetSettings:
         sample_every_s: longest time in seconds without reading an answer.
         apart: rule for prefilling and decoding at different endpoints.
         apart_tokens: threshold of the rule `threshold`.
+        pulls: when an endpoint pulls cached KV from another. never; by-cost: as the picker decides;
+            always: if another has more cached, as in llm-d, which the picker does not know.
         pickers: number of pickers; each request goes to a random picker.
         share_delay_s: seconds until other pickers get what one sends; None to share nothing.
     """
@@ -58,5 +60,6 @@ class FleetSettings:
     first_tokens: Literal["seen", "sampled"] = "seen"
     apart: ApartRule = DirectorSettings().apart
     apart_tokens: int = DirectorSettings().apart_tokens
+    pulls: Literal["never", "by-cost", "always"] = "never"
     pickers: int = 1
     share_delay_s: float | None = None

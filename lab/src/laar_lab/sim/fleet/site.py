@@ -27,7 +27,8 @@ class Site:
         link: the network path to it.
         role: value of the label `llm-d.ai/role`; empty for none.
         transfer_tokens_per_s: tokens of KV that it fetches per second from an endpoint that has
-            prefilled them, regardless of concurrent fetches.
+            prefilled them, regardless of concurrent fetches; or that others pull from its cache,
+            one pull after another.
         tokenize_s_per_token: seconds per prompt token, cached or not, before the engine schedules
             the request.
     """

@@ -153,6 +153,7 @@ function ending(decision) {
   if (known(end.cached_tokens)) facts.push(`${count(end.cached_tokens)} of ${count(end.prompt_tokens)} tokens were cached`);
   if (end.served && end.served !== decision.endpoint) facts.push(`served by ${end.served}`);
   if (decision.prefiller) facts.push(`prompt read by ${decision.prefiller}`);
+  if (decision.pulled_from) facts.push(`${count(decision.pulled_tokens)} tokens pulled from ${decision.pulled_from}`);
   if (decision.correct !== undefined) facts.push(decision.correct ? "reported correct" : "reported wrong");
   return facts.join(", ");
 }
