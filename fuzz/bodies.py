@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from contextlib import ExitStack, nullcontext
+from typing import Any
 from unittest.mock import patch
 
 from fuzz.choices import Choices, json_text
@@ -54,7 +55,11 @@ def _small_limits() -> ExitStack:
     """Treat bodies as if they were too large to be built, until the result is closed."""
     stack = ExitStack()
     stack.enter_context(patch.object(openai, "ASIDE_BYTES", 0))
-    small = {"_SHORT_BYTES": 0, "_MAX_CONTAINERS": _FEW_CONTAINERS, "MAX_PARTS": _FEW_PARTS}
+    small: dict[str, Any] = {
+        "_SHORT_BYTES": 0,
+        "_MAX_CONTAINERS": _FEW_CONTAINERS,
+        "MAX_PARTS": _FEW_PARTS,
+    }
     stack.enter_context(patch.multiple(jsonscan, MAX_AT_ONCE_BYTES=_FEW_BYTES, **small))
     stack.enter_context(patch.object(openai, "MAX_AT_ONCE_BYTES", _FEW_BYTES))
     stack.enter_context(patch.object(prompt, "MAX_SPANS", _FEW_SPANS))

@@ -253,7 +253,7 @@ class Broken(PlainAssessor):
         raise KeyError
 
     insert = retract = settle = drop = look_up
-    found = Found()
+    found, shown = Found(), Found()
 
     def make_room(self, _):
         """Allow a table to grow."""
