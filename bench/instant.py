@@ -2,7 +2,7 @@
 
 They parse just enough HTTP/1.1 to accept requests from Envoy or a scraper, and answer immediately,
 with unlimited concurrency. An answer is one JSON text, N events for `?chunks=N`, or one event and
-no end for `?chunks=0`.
+no end for `?chunks=0`. All say something else: a picker compares equal answers between endpoints.
 
 A request with an `x-talk` header is a turn of a conversation. Its answer is delayed by the prefill
 of the uncached part. Without the delay, a picker would learn that prefill is free and rightly send
@@ -16,6 +16,7 @@ import asyncio
 import re
 import signal
 import sys
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +24,18 @@ import orjson
 import uvloop
 
 _READ_S = 5e-6  # per byte of a body: 20 us per token
+_WORDS = " the word %08d"
 _ANSWER = orjson.dumps(
     {
         "model": "m",
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": "yes"}}],
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": _WORDS}}],
         "usage": {"prompt_tokens": 100, "completion_tokens": 1, "total_tokens": 101},
     }
 )
 _MODELS = orjson.dumps({"data": [{"id": "m"}]})
 _METRICS = b"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0\n"
-_EVENT = b'data: {"model":"m","choices":[{"index":0,"delta":{"content":" word"}}]}\n\n'
+_EVENT = b'data: {"model":"m","choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n'
+_EVENT %= _WORDS.encode()
 _DONE = (
     b'data: {"usage":{"prompt_tokens":100,"completion_tokens":1,"total_tokens":101}}\n\n'
     b"data: [DONE]\n\n"
@@ -42,6 +45,7 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _TALK = re.compile(rb"\r\nx-talk: *(\S+)\r\nx-turn: *(\d+)", re.IGNORECASE)
 _CHUNKS = re.compile(rb"\?chunks=(\d+)")
 _HEAD_END = b"\r\n\r\n"
+_numbers = count()
 
 
 class Connection(asyncio.Protocol):
@@ -84,15 +88,15 @@ class Connection(asyncio.Protocol):
 
     async def _stream(self, chunks: int) -> None:
         head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
-        self._transport.write(head + b"transfer-encoding: chunked\r\n\r\n" + _chunk(_EVENT))
+        self._transport.write(head + b"transfer-encoding: chunked\r\n\r\n" + _event())
         for _ in range(1, chunks):
             await asyncio.sleep(_EVENT_GAP_S)
-            self._transport.write(_chunk(_EVENT))
+            self._transport.write(_event())
         if chunks:
             self._transport.write(_chunk(_DONE) + b"0\r\n\r\n")
 
     def _answer(self, head: bytes, length: int) -> None:
-        hit, body, unread = b"-", _ANSWER, 0
+        hit, body, unread = b"-", _ANSWER % next(_numbers), 0
         if head.startswith(b"GET"):
             body = _METRICS if b" /metrics" in head else _MODELS
         elif talk := _TALK.search(head):
@@ -109,6 +113,10 @@ class Connection(asyncio.Protocol):
             b"content-length: %d\r\n\r\n%b" % (hit, len(body), body)
         )
         asyncio.get_running_loop().call_later(_READ_S * unread, self._transport.write, answer)
+
+
+def _event() -> bytes:
+    return _chunk(_EVENT % next(_numbers))
 
 
 def _chunk(data: bytes) -> bytes:
