@@ -22,7 +22,10 @@ million characters of prose contain fewer."""
 MAX_AT_ONCE_BYTES = 4 << 20
 """Maximum size of a text that is parsed at once, and of a string: no engine takes a longer text."""
 
-_SHORT_BYTES, _MAX_CONTAINERS = 64 << 10, 10_000
+SHORT_BYTES = 64 << 10
+"""Size up to which a text is parsed at once, whatever it contains."""
+
+_MAX_CONTAINERS = 10_000
 _MAX_LEVELS = 8  # media are six levels deep
 
 _PIECE_BYTES = 256 << 10
@@ -105,7 +108,7 @@ _object, _list = Decoder(dict[str, Raw]).decode, Decoder(list[Raw]).decode
 
 def is_quick(text: bytes) -> bool:
     """Return whether a text is parsed within a few milliseconds: objects and lists take longest."""
-    return len(text) <= _SHORT_BYTES or (
+    return len(text) <= SHORT_BYTES or (
         len(text) <= MAX_AT_ONCE_BYTES and text.count(b"{") + text.count(b"[") <= _MAX_CONTAINERS
     )
 

@@ -30,6 +30,7 @@ from laar.errors import RequestError
 from laar.protocol.forms import field_span
 from laar.protocol.jsonscan import (
     MAX_AT_ONCE_BYTES,
+    SHORT_BYTES,
     Cut,
     Span,
     has_many_parts,
@@ -234,7 +235,7 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool]:
     """
     if body.startswith(_COMPRESSED):
         raise RequestError(415, "compressed-body", "the body is compressed; send it as plain JSON")
-    is_plain = is_quick(body)
+    is_plain = len(body) <= SHORT_BYTES or is_quick(body)
     try:
         document = orjson.loads(body) if is_plain else _long_document(body)
     except orjson.JSONDecodeError as error:

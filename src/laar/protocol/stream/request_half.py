@@ -33,7 +33,7 @@ from laar.protocol.events import (
     RequestHeaders,
     RequestTrailers,
 )
-from laar.protocol.jsonscan import is_quick
+from laar.protocol.jsonscan import SHORT_BYTES, is_quick
 from laar.protocol.openai import ASIDE_BYTES, Body, read_body
 from laar.protocol.ports import BodyHook
 from laar.protocol.reserved import denied_member, names_peer
@@ -260,7 +260,7 @@ class RequestHalf(StreamState):
             collected.release()
         collected.is_complete = True
         body = collected.data = bytes(collected.data or b"")
-        if len(body) > ASIDE_BYTES or not is_quick(body):
+        if len(body) > SHORT_BYTES and (len(body) > ASIDE_BYTES or not is_quick(body)):
             if not collected.hold(len(body), now):
                 return self._refuse(_BODIES_FULL, out)
             out.append(Read(self.api, body))
