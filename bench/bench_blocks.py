@@ -82,6 +82,7 @@ class Stand:
 
     def cases(self) -> Iterator[tuple[str, Case]]:
         """Yield the name of each case, and what to do."""
+        yield "a copy of 30 MB, to judge the machine", self.copy
         for kind, body in _bodies(self.rng):
             yield (
                 f"{len(body) >> 20 or 0.5} MB body, {kind}",
@@ -101,6 +102,10 @@ class Stand:
         for blocks in (16, 100_000):
             yield f"KV events of {blocks:,} blocks", partial(self.kv_events, blocks)
         yield f"{PROMPTS:,} prefixes saved", self.save
+
+    async def copy(self) -> None:
+        """Copy the longest body: 5 ms on an idle machine."""
+        bytearray(bytes(BODY_BYTES))
 
     # -- clients -----------------------------------------------------------------------------------
 

@@ -56,12 +56,12 @@ def _small_limits() -> ExitStack:
     stack = ExitStack()
     stack.enter_context(patch.object(openai, "ASIDE_BYTES", 0))
     small: dict[str, Any] = {
-        "_SHORT_BYTES": 0,
+        "SHORT_BYTES": 0,
         "_MAX_CONTAINERS": _FEW_CONTAINERS,
         "MAX_PARTS": _FEW_PARTS,
     }
     stack.enter_context(patch.multiple(jsonscan, MAX_AT_ONCE_BYTES=_FEW_BYTES, **small))
-    stack.enter_context(patch.object(openai, "MAX_AT_ONCE_BYTES", _FEW_BYTES))
+    stack.enter_context(patch.multiple(openai, MAX_AT_ONCE_BYTES=_FEW_BYTES, SHORT_BYTES=0))
     stack.enter_context(patch.object(prompt, "MAX_SPANS", _FEW_SPANS))
     return stack
 

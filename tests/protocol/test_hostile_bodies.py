@@ -266,7 +266,7 @@ def test_a_long_text_is_parsed_in_pieces_as_by_any_parser(value, cut):
             return getattr(each, "chars", 0) or len(orjson.dumps(each))
         return list(map(shown, each)) if isinstance(each, list) else each
 
-    limits = {"MAX_AT_ONCE_BYTES": 70, "_SHORT_BYTES": 9, "_MAX_CONTAINERS": 2}
+    limits = {"MAX_AT_ONCE_BYTES": 70, "SHORT_BYTES": 9, "_MAX_CONTAINERS": 2}
     with mock.patch.multiple(jsonscan, **limits):
         try:
             found = jsonscan.parse_in_pieces(text[: len(text) - cut])
@@ -281,7 +281,7 @@ def test_a_long_text_is_parsed_in_pieces_as_by_any_parser(value, cut):
 def test_long_media_are_told_apart_and_a_text_too_long_for_engines_is_priced(api, key, monkeypatch):
     for of in (openai, jsonscan):
         monkeypatch.setattr(of, "MAX_AT_ONCE_BYTES", 5000)
-    monkeypatch.setattr(jsonscan, "_SHORT_BYTES", 100)
+        monkeypatch.setattr(of, "SHORT_BYTES", 100)
 
     def asked(*parts: dict[str, object]) -> openai.Body:
         items = [{"role": "user", "content": parts}]

@@ -22,7 +22,10 @@ million characters of prose contain fewer."""
 MAX_AT_ONCE_BYTES = 4 << 20
 """Maximum size of a text that is parsed at once, and of a string: no engine takes a longer text."""
 
-SHORT_BYTES, _MAX_CONTAINERS = 64 << 10, 10_000
+SHORT_BYTES = 64 << 10
+"""Size up to which a text is parsed at once, whatever it contains."""
+
+_MAX_CONTAINERS = 10_000
 _MAX_LEVELS = 8  # media are six levels deep
 
 _PIECE_BYTES = 256 << 10

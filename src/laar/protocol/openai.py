@@ -235,7 +235,7 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool]:
     """
     if body.startswith(_COMPRESSED):
         raise RequestError(415, "compressed-body", "the body is compressed; send it as plain JSON")
-    is_plain = len(body) <= SHORT_BYTES or is_quick(body)  # most bodies are short
+    is_plain = len(body) <= SHORT_BYTES or is_quick(body)
     try:
         document = orjson.loads(body) if is_plain else _long_document(body)
     except orjson.JSONDecodeError as error:

@@ -29,6 +29,7 @@ MAX_STREAMS = 20_000
 @pytest.fixture
 def director(monkeypatch):
     monkeypatch.setattr(request_half, "ASIDE_BYTES", 200)
+    monkeypatch.setattr(request_half, "SHORT_BYTES", 200)
     table = EndpointTable()
     table.replace("test", [EndpointSpec(address=f"10.0.0.{i}:80", models=("m",)) for i in (1, 2)])
     return Director(table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1))

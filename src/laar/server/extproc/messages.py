@@ -50,6 +50,7 @@ _SHAPES = {(a, b): SHAPES[_MODES[a], _MODES[b]] for a in _MODES for b in _MODES}
 # without a body, although the answer, or the WebSocket, goes on.
 _SKIP_BODY = pb.ProcessingMode(response_trailer_mode="SEND")
 _READ_ANSWER = pb.ProcessingMode(request_body_mode="BUFFERED", response_body_mode="STREAMED")
+_LITTLE_BYTES = 64 << 10
 _HEAD_BYTES, _CHUNK_BYTES = 6, 6 << 10
 """Size limits on messages that `chunk_of` reads; few chunks exceed them."""
 _hold_s = lru_cache(64)(names.seconds_of)  # routes have few values
@@ -277,6 +278,9 @@ def _body_answer(action: AnswerBody) -> bytes:
         _send_to(response, common, decided)
         if action.data is not None:
             common.status = pb.CommonResponse.CONTINUE_AND_REPLACE
+            if len(action.data) <= _LITTLE_BYTES:
+                common.body_mutation.body = action.data
+                return response.SerializeToString()
             parts = response.SerializeToString(), _before_new_body(len(action.data)), action.data
             return b"".join(parts)  # protobuf would copy the body twice more
     elif action.data is not None and action.replaces:
