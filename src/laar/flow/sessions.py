@@ -326,7 +326,8 @@ class Sessions:
         if is_named and not any(session in some for some in (self._places, *self._gone)):
             new, again = self._renamed.get(tenant, (_UNLIKELY, 0.0))
             goes_on = place is not None and place.is_in(chain)
-            self._renamed[tenant] = new * _FADED + 1.0, again * _FADED + goes_on
+            if goes_on or not chain.continues:  # else it may have been evicted, or only begin alike
+                self._renamed[tenant] = new * _FADED + 1.0, again * _FADED + goes_on
             if goes_on and place is not None:
                 self._rename(place, session)
                 return session
