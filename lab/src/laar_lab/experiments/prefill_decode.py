@@ -70,6 +70,10 @@ _SHOWN = {
 }
 
 
+def _named(arrivals: Iterator[Arrival], kind: str) -> Iterator[Arrival]:
+    return (replace(one, session=f"{kind} {one.session}", kind=kind) for one in arrivals)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """A fleet and its traffic.
@@ -103,13 +107,10 @@ class Load:
             (replace(_TALKS, requests_per_s=self.talks_per_s), "talk"),
             (replace(_DOCUMENTS, requests_per_s=self.documents_per_s), "document"),
         )
-        parts = []
-        for shape, kind in kinds:
-            own = Random(rng.getrandbits(64))
-            parts.append(
-                replace(one, session=f"{kind} {one.session}", kind=kind)
-                for one in chats(shape, own, duration_s)
-            )
+        parts = [
+            _named(chats(shape, Random(rng.getrandbits(64)), duration_s), kind)
+            for shape, kind in kinds
+        ]
         return merge(*parts, key=lambda arrival: arrival.at_s)
 
 
