@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 import time
 from contextlib import AsyncExitStack, suppress
 from hashlib import blake2b
@@ -295,6 +296,22 @@ async def test_a_full_store_is_a_problem_until_it_has_room(server, members):
     await eventually(lambda: q.in_flight == 0)
 
 
+@pytest.mark.parametrize("place", ["9" * 14 + "-0", "9" * 5000 + "-0", "{last_ms}-" + "9" * 25])
+async def test_a_picker_receives_despite_a_wrong_position_in_a_snapshot(
+    server, members, place, caplog
+):
+    await server.start()
+    p = await members(1)
+    ((last, _),) = await server.ask("XREVRANGE", "laar:{laar}:records", "+", "-", "COUNT", 1)
+    place = place.format(last_ms=last.decode().partition("-")[0])
+    write = snapshot(p.sharer.sharing, time.monotonic(), with_key=False, place=place)
+    await server.ask("SET", "laar:{laar}:snapshot", write())
+    q = await members(2)
+    p.decide()
+    await eventually(lambda: q.in_flight == 1, what="the load")
+    assert not caplog.records
+
+
 async def test_only_pickers_with_the_same_namespace_and_secret_share(server, members, tmp_path):
     await server.start()
     secret = tmp_path / "secret"
@@ -465,6 +482,33 @@ async def test_a_large_snapshot_does_not_separate_a_picker_from_the_others(
     assert (q.sharer.restored == 1) == is_fetched
     for each in (p, q):
         await each.kill()
+    await wire.cut()
+
+
+class Ahead(Wire):
+    """A store whose clock was ahead when the picker started, and was set right since then."""
+
+    by_s = 3600
+
+    async def _changed(self, data):
+        return re.sub(rb"^(\*2\r\n\$10\r\n)(\d{10})\r", self._moved, data)
+
+    def _moved(self, answer):
+        return b"%b%d\r" % (answer[1], int(answer[2]) + self.by_s)
+
+
+@pytest.mark.parametrize("by_s", [3600, -3600])
+async def test_a_corrected_store_clock_does_not_separate_pickers(server, members, tmp_path, by_s):
+    """Records could seem older than the lease, or older than the store's history."""
+    await server.start()
+    wire = Ahead(server.socket, tmp_path / "wire")
+    wire.by_s = by_s
+    await wire.heal()
+    p, q = [await members(number, url=wire.url) for number in (1, 2)]
+    decision = p.decide("remember me " * 60)
+    await eventually(lambda: q.in_flight == 1, what="the load")
+    p.settle(decision)
+    await eventually(lambda: q.in_flight == 0 and q.held("remember me " * 60) > 0.9)
     await wire.cut()
 
 
