@@ -39,10 +39,9 @@ class DirectorSettings:
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"auto": ()})
     """Virtual model names, each with its models; an empty list means all models."""
     modes: ByModel = field(default_factory=dict)
-    """Modes of models, by model and name: members that laar may add to a body, by API, such as
-    `fast: {chat: {reasoning_effort: low}}`. Each counts as a model of its own, MODEL:NAME, once the
-    artifact has it. A body that has a member of any mode stays as it is. `own_prefix: true` if a
-    mode's prompts begin differently, and so share no cached prefixes with the model's others."""
+    """Modes of models, by model and name, such as `qwen: {fast: {chat: {reasoning_effort: low}}}`:
+    members that laar may add to a body. Each counts as a model, MODEL:NAME, once the artifact has
+    it. Bodies that are signed, or have a member of any mode, stay as they are."""
     fallbacks: Annotated[int, Ge(0), Le(8)] = 2
     """Number of additional endpoints given to laar's own Envoys for their retries. Two are enough
     for a rolling restart; each adds an address to a header."""

@@ -27,18 +27,21 @@ _SAY_HOW_HARD = frozenset(("reasoning_effort", "reasoning", "thinking"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModeSettings:
-    """The members that a body gets, by API; requests to an API without any don't use the mode.
-
-    `own_prefix` if prompts then begin differently, so that they share no cached prefix with others.
-    """
+    """A mode: what bodies get, by API. Requests to an API for which it has nothing don't use it."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     chat: Members = field(default_factory=dict)
+    """Members of chat completions, such as `{chat_template_kwargs: {enable_thinking: false}}`."""
     completions: Members = field(default_factory=dict)
+    """Members of completions."""
     responses: Members = field(default_factory=dict)
+    """Members of OpenAI's responses, such as `{reasoning: {effort: low}}`."""
     messages: Members = field(default_factory=dict)
+    """Members of Anthropic's messages, such as `{thinking: {type: disabled}}`."""
     own_prefix: bool = False
+    """Whether prompts in this mode begin differently, so that they share no cached prefixes with
+    the model's other modes, as with an effort that the chat template puts at the beginning."""
 
     @property
     def members(self) -> dict[Api, Members]:

@@ -143,7 +143,9 @@ class Routing(Section):
 
 def _reads_alike(api: Api, members: Members) -> bool:
     """Return whether laar reads the same from a body with these members, except its length."""
-    bare, body = (read_body(api, orjson.dumps(given)) for given in ({}, members))
+    message = {"role": "user", "content": "x"}
+    prompt: dict[str, object] = {"messages": [message], "prompt": "x", "input": "x"}
+    bare, body = (read_body(api, orjson.dumps(of)) for of in (prompt, {**prompt, **members}))
     return bare == replace(body, chars=bare.chars, max_tokens=None)
 
 
