@@ -137,8 +137,8 @@ class CapabilityAssessor:
 
     @property
     def measured(self) -> Collection[str]:
-        """The models and modes that the artifact knows."""
-        return self.capability.measured_models
+        """The models and modes whose accuracy and time the artifact knows."""
+        return self.capability.measured_s_per_token
 
     def use(self, capability: CapabilityModel) -> None:
         """Replace the artifact; keep the reported outcomes and apply them to the new prior."""

@@ -201,6 +201,7 @@ class Chooser:
             mode = self.table.modes.get(view.model_id.item(at))
             if mode is not None:  # from here on, the prompt is what the mode makes of it
                 model, view.chain = mode.name, view.chains.get(view.model_id.item(at), view.chain)
+            view.chains = {}
         if served not in spec.models:
             served = self.table.sent_name(spec, served)
         tokens = uncached_tokens = 0.0

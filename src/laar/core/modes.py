@@ -4,8 +4,8 @@ A mode is a set of members that a request's body gets. It is a candidate of its 
 of its model, named MODEL:NAME. It has its own P(correct) and its own time and length of an answer;
 everything else is the endpoint's. The model without a mode, as the client asks it, remains one.
 
-A mode is used once the artifact has measured it, since nothing else says how often it is right, and
-only for bodies that do not say themselves how to answer (`kept_members`).
+A mode is used once the artifact has measured it, since nothing else says how often it is right and
+how long it takes, and only for bodies that do not say themselves how to answer (`kept_members`).
 """
 
 from __future__ import annotations

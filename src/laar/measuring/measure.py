@@ -317,7 +317,7 @@ class _Run:
     async def _outcome(
         self, target: Target, question: Question, messages: Sequence[Message], chars: int
     ) -> MeasuredOutcome:
-        asked_as = {"model": target.model}
+        asked_as: dict[str, object] = {"model": target.model}
         if target.members is not None:
             asked_as = {"model": target.base, **target.members}
         body = {"messages": list(messages), **self.asking.params, **asked_as}

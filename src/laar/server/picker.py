@@ -187,8 +187,8 @@ class Picker:
         named = (f"{model}:{name}" for model in models for name in modes.get(model, ()))
         if unused := ", ".join(name for name in named if name not in used):
             unused += (
-                " is not used: the artifact lacks it (run `laar measure --config` and `laar fit`), "
-                "or a model has this name"
+                " is not used: the artifact lacks it or its times (run `laar measure --config` and "
+                "`laar fit`), or a model has this name"
             )
         self.problems.report("routing.modes", unused or None)
 
