@@ -239,8 +239,8 @@ class Candidates:
                 found.prefillers = replace(of_all, kv_group_of=of_all.kv_group_of[at])
             if group.pulls is not None:
                 found.pulls = group.pulls[at]
-                own = [id_ for id_, mode in table.modes.items() if mode.own_prefix]
-                found.pulls[np.isin(found.model_id, own)] = -1
+                alone = [number for number, mode in table.modes.items() if mode.own_prefix]
+                found.pulls[np.isin(found.model_id, alone)] = -1
         group.moded[api] = found
         return found
 
