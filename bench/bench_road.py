@@ -185,13 +185,14 @@ def _answer(served: str) -> pb.ProcessingRequest:
     return message
 
 
-async def usual_request() -> Trail:
-    """Return the calls of the cheapest of several typical requests."""
+async def usual_request(**sections: object) -> Trail:
+    """Return the calls of the cheapest of several typical requests, with these settings."""
     addresses = [f"10.0.0.{number + 1}:8000" for number in range(ENDPOINTS)]
     settings = Settings.model_validate(
         {
             "endpoints": [{"address": address, "models": ["m"]} for address in addresses],
             "bodies": {"sample_answers": 0.0},
+            **sections,
         }
     )
     runner = Runner(settings, seed=1)

@@ -116,6 +116,8 @@ def make_view(
         rng=random.Random(seed),
         table=table,
         slots=np.arange(n),
+        judged=table.judged,
+        model_id=table.model_id[:n].copy(),
         tokens=_each(tokens, n),
         cached_tokens=_each(cached_tokens, n),
         queued_tokens=queued.copy(),

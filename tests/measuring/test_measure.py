@@ -12,13 +12,17 @@ import orjson
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from rich.console import Console
 
+from laar.accuracy.artifact import parse_artifact
+from laar.accuracy.fitting.command import run_fit
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
 from laar.accuracy.fitting.records import parse_records, read_records
+from laar.core.modes import ModeSettings
 from laar.errors import SettingError
 from laar.measuring.asking import Asking
 from laar.measuring.checks import CheckSpec
-from laar.measuring.measure import Counts, Target, answered_in, discover, measure
+from laar.measuring.measure import Counts, Target, answered_in, ask, discover, measure
 from laar.measuring.questions import Question, read_questions
 from support.scripted_fleet import completion
 
@@ -274,3 +278,30 @@ def test_a_bad_line_of_an_evaluation_set_is_reported(
     assert f"{path}:2" in str(fault.value)
     with pytest.raises(FileNotFoundError, match="nowhere"):
         list(read_questions(tmp_path / "nowhere.jsonl"))
+
+
+async def test_each_mode_is_asked_and_fitted_as_a_model(serve: Any, tmp_path: Path) -> None:
+    def answer(number: int, body: dict[str, Any]) -> web.Response:
+        return completion("no" if "effort" in body else "yes", prompt_tokens=11)
+
+    fleet = await serve(answer, models=("m", "other"))
+    modes = {
+        "m": {
+            "low": ModeSettings(chat={"effort": "low", "temperature": 1}),
+            "unasked": ModeSettings(responses={"effort": "low"}),
+        }
+    }
+    out, artifact = tmp_path / "outcomes.jsonl", tmp_path / "capability.json"
+    asked, console = [question(n) for n in range(40)], Console(quiet=True)
+    for total in (120, 0):  # the second run finds all of them answered
+        counts = await asyncio.to_thread(
+            ask, [fleet.url], [], asked, out, Asking(), console=console, modes=modes
+        )
+        assert (counts.asked, counts.total) == (total, 120)
+    rows = Counter((row.model, row.base, row.correct) for row in outcomes_of(out))
+    assert rows == {("m", None, True): 40, ("m:low", "m", False): 40, ("other", None, True): 40}
+    sent = Counter((b["model"], b.get("effort"), b["temperature"]) for b in fleet.bodies)
+    assert sent == {("m", None, 0): 40, ("m", "low", 1): 40, ("other", None, 0): 40}
+    await asyncio.to_thread(run_fit, [out], out=artifact, json_file=None)
+    fitted = parse_artifact(artifact.read_bytes(), source="").models
+    assert {name: model.mean for name, model in fitted.items()} == {"m": 1, "m:low": 0, "other": 1}

@@ -23,6 +23,7 @@ OTHER: dict[str, Any] = {
     "routing.allow_policy_header": True,
     "routing.aliases": {"auto": [], "fast": ["m"]},
     "routing.fallbacks": 1,
+    "routing.modes": {"m": {"fast": {"chat": {"reasoning_effort": "low"}}}},
     "routing.k_rtt": 0.5,
     "routing.k_queue": 0.5,
     "routing.k_delay": 0.5,

@@ -6,7 +6,7 @@ nothing was measured, or if it fails.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -134,6 +134,11 @@ class CapabilityAssessor:
         self._tasks = frozenset(tasks)
         self.task_names = TaskNames()
         self.use(capability)
+
+    @property
+    def measured(self) -> Collection[str]:
+        """The models and modes whose accuracy and time the artifact knows."""
+        return self.capability.measured_s_per_token
 
     def use(self, capability: CapabilityModel) -> None:
         """Replace the artifact; keep the reported outcomes and apply them to the new prior."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,12 +14,16 @@ from laar.cli.terminal import (
     KeyVariable,
     MaxTokens,
     Models,
+    ModesFile,
     OutcomesFile,
     check_places,
     key_headers,
 )
 from laar.errors import SettingError
 from laar.measuring.asking import Asking
+
+if TYPE_CHECKING:
+    from laar.core.modes import ByModel
 
 _DEFAULTS = Asking()
 _CALIBRATION_TIMEOUT_S = 60.0
@@ -52,6 +56,7 @@ def calibrate(
     max_tokens: MaxTokens = _DEFAULTS.max_tokens,
     seed: Annotated[int, typer.Option(help="Random seed of the questions.")] = 0,
     key_env: KeyVariable = None,
+    config: ModesFile = None,
 ) -> None:
     """Measure engines for a minute, write an artifact and estimate its benefit."""
     check_places(out, outcomes)
@@ -70,7 +75,10 @@ def calibrate(
     )
     questions = made_questions(sets or tuple(SETS), _MAX_QUESTIONS, seed)
     console, models = Console(), model or ()
-    counts = ask(endpoint, models, questions, outcomes, asking, console=console, seconds=seconds)
+    modes = modes_in(config)
+    counts = ask(
+        endpoint, models, questions, outcomes, asking, console=console, seconds=seconds, modes=modes
+    )
     if counts.failed:
         console.print(f"{counts.failed} requests got no answer; see {outcomes}.", markup=False)
     try:
@@ -95,6 +103,7 @@ def measure(
     ] = _DEFAULTS.timeout_s,
     max_tokens: MaxTokens = _DEFAULTS.max_tokens,
     key_env: KeyVariable = None,
+    config: ModesFile = None,
     json_file: JsonFile = None,
 ) -> None:
     """Ask every model every question and record the outcomes; resumable."""
@@ -113,8 +122,9 @@ def measure(
         max_tokens=max_tokens,
         headers=key_headers(key_env),
     )
+    modes = modes_in(config)
     try:
-        counts = ask(endpoint, model or (), questions, out, asking, console=console)
+        counts = ask(endpoint, model or (), questions, out, asking, console=console, modes=modes)
     except KeyboardInterrupt:
         console.print(
             f"stopped; the outcomes are in {out}. Run the command again to continue.",
@@ -132,6 +142,13 @@ def measure(
         json_file.write_bytes(orjson.dumps(asdict(counts), option=orjson.OPT_INDENT_2))
     if counts.failed:
         raise typer.Exit(_INCOMPLETE)
+
+
+def modes_in(config: Path | None) -> ByModel:
+    """Return the modes in a settings file; none without a file."""
+    from laar.settings import load
+
+    return {} if config is None else load(config).settings.routing.director.modes
 
 
 def fit(

@@ -45,6 +45,10 @@ Concurrency = Annotated[
     ),
 ]
 MaxTokens = Annotated[int | None, typer.Option(help="Token limit of an answer.", min=1)]
+ModesFile = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", help="Settings file with modes (routing.modes) to ask in, too."),
+]
 KeyVariable = Annotated[
     str | None, typer.Option(help="Environment variable that holds the API key.")
 ]

@@ -41,7 +41,7 @@ class Attempts:
         name = decision.rewrite or decision.request.model
         attempt = flight.attempt = health.sent(
             flight.slot,
-            flight.model,
+            decision.mode.model if decision.mode else flight.model,
             stream=decision.request.stream,
             predicted_s=expected_s(decision),
             tokens=decision.tokens,
@@ -57,7 +57,7 @@ class Attempts:
         """Begin the attempt at a prefiller; if it is excluded, this is its trial."""
         attempt = self._health.sent(
             slot,
-            decision.model,
+            decision.mode.model if decision.mode else decision.model,
             stream=decision.request.stream,
             predicted_s=expected_s(decision),
             tokens=decision.tokens,
@@ -170,4 +170,9 @@ def expected_s(decision: Decision) -> float:
     assert view is not None
     if (terms := view.terms) is None:
         return decision.uncached_tokens * float(view.seconds_per_token[at])
-    return float((terms.latency_s if terms.ttft_s is None else terms.ttft_s)[at])
+    expected = float((terms.latency_s if terms.ttft_s is None else terms.ttft_s)[at])
+    if decision.mode is not None and not decision.request.stream:
+        # Nothing is seen of an answer until it ends: compare it with the model's usual ones.
+        usual = view.slots.tolist().index(decision.slot)  # the candidate without a mode
+        expected *= float(terms.latency_s[at] / terms.latency_s[usual])
+    return expected

@@ -6,8 +6,8 @@ endpoints or their health change, or a second has passed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from laar.core.catalog import no_such_model
 from laar.core.decision import DirectorSettings
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.filters import awake, reachable, unless_none, unsaturated
-from laar.core.request import GENERATES, Request
+from laar.core.request import GENERATES, Api, Request
 from laar.core.roundtrip import KEPT_OPEN_S, fresh_rtt
 from laar.errors import RequestError
 from laar.health import Health, Standing, standing_of
@@ -36,7 +36,7 @@ class Group:
         alive: endpoints of `able` that are reachable and not down: ready now or soon.
         up: the models of `alive`.
         slots: the candidates: endpoints of `able` that the filters and health keep.
-        model_id: index of each candidate's model in the table's `models`.
+        model_id: index of each candidate's model, or mode, in the table's `judged`.
         rtt_s: round trip to each candidate; the longest known where it is unknown.
         wire_s: the same for a short request, with the opening of a connection where none is open.
         at: when the group was computed.
@@ -48,6 +48,8 @@ class Group:
         pulls: the group within which each candidate may pull KV; None if no two may.
         weights: key under which the name's prefixes are cached (`EndpointTable.weights`).
         on_trial: the last candidate is excluded, and the request would be its trial.
+        plain: the group without modes; None if this is one.
+        moded: the groups with modes, by API.
     """
 
     able: Slots
@@ -67,6 +69,8 @@ class Group:
     pulls: Slots | None = None
     weights: str = ""
     on_trial: bool = False
+    plain: Group | None = None
+    moded: dict[Api, Group] = field(default_factory=dict)
 
 
 class Candidates:
@@ -195,6 +199,50 @@ class Candidates:
         own, kv_group = table.kv_group[group.slots], table.kv_group[slots]
         own[~(table.fetches[group.slots] & np.isin(own, kv_group))] = -1
         return Prefillers(slots=slots, kv_group=kv_group, kv_group_of=own, answers=answers)
+
+    def with_modes(self, group: Group, api: Api, measured: Collection[str]) -> Group:
+        """Return the group in which each endpoint is also a candidate in each of its modes.
+
+        Args:
+            group: a group without modes.
+            api: the request's API; modes without members for it are left out.
+            measured: the models and modes that the artifact knows; others are left out.
+        """
+        if (found := group.moded.get(api)) is not None:
+            return found
+        table, own = self._table, group.model_id
+        positions, model_ids, up = [np.arange(len(own))], [own], set(group.up)
+        for model_id, mode in table.modes.items():
+            if api in mode.members and mode.name in measured and mode.model in measured:
+                of = np.flatnonzero(own == table.models.index(mode.model))
+                positions.append(of)
+                model_ids.append(np.full(len(of), model_id, np.intp))
+                up |= {mode.name} if mode.model in group.up else set()
+        at, found = np.concatenate(positions), group
+        if len(at) > len(own):
+            answers, new = group.standing.answers, group.standing.new
+            found = replace(
+                group,
+                up=frozenset(up),
+                slots=group.slots[at],
+                model_id=np.concatenate(model_ids),
+                rtt_s=group.rtt_s[at],
+                wire_s=group.wire_s[at],
+                standing=replace(
+                    group.standing,
+                    answers=None if answers is None else answers[at],
+                    new=None if new is None else new[at],
+                ),
+                plain=group,
+            )
+            if (of_all := group.prefillers) is not None:
+                found.prefillers = replace(of_all, kv_group_of=of_all.kv_group_of[at])
+            if group.pulls is not None:
+                found.pulls = group.pulls[at]
+                alone = [number for number, mode in table.modes.items() if mode.own_prefix]
+                found.pulls[np.isin(found.model_id, alone)] = -1
+        group.moded[api] = found
+        return found
 
     def with_trial(self, group: Group, tried: Sequence[str], now: float) -> Group:
         """Append an excluded endpoint that is due for a trial to the candidates, if there is one.

@@ -30,6 +30,7 @@ from laar.core.exploring import Explorer
 from laar.core.filters import fresh
 from laar.core.guards import Faults
 from laar.core.interfaces import Assessor, Fault, Room, View
+from laar.core.modes import Mode
 from laar.core.needs import Needs
 from laar.core.policy import Policy
 from laar.core.pulls import Sources
@@ -118,7 +119,7 @@ class Chooser:
         self.settings = settings
         self.policies = policies
         self.candidates = Candidates(self.table, settings, self.health)
-        self.table.use_aliases(settings.aliases)
+        self.table.use_aliases(settings.aliases, settings.modes)
 
     def choose(
         self,
@@ -144,21 +145,24 @@ class Chooser:
                 chosen, 409 when it is not worth to accompany another request.
             NoRoomError: no candidate has room.
         """
-        group, earlier = self._group(request, now)
+        policy = self.policies.get(request.policy) or self.policies[self.settings.policy]
+        group, earlier = self._group(request, policy, now)
         several = not request.model and len(group.models) > 1  # and it may be meant for any
         if request.api is Api.OPAQUE or (several and request.api is Api.OTHER):
             if request.companion_of:
                 raise not_worth_it()
             drawn = self._draw(request, group, now)
             return self._decision(request, group, drawn, now, new_id, earlier, group.alive)
-        policy = self.policies.get(request.policy) or self.policies[self.settings.policy]
         view, tokens_of, degraded = view_of(self, request, earlier, group, now)
+        if degraded and group.plain is not None:  # nothing says how often a mode is right
+            group = group.plain
+            view, tokens_of, degraded = view_of(self, request, earlier, group, now)
         able = group.alive
         if self.table.windowed or self.needs.refusals:
             fits, able = self._fitting(view, group, tokens_of)
             if not fits.any():  # what it fits is full, but may take it all the same
                 subset = frozenset(self.table.by_slot[slot].address for slot in able.tolist())
-                group, earlier = self._group(request, now, subset)
+                group, earlier = self._group(request, policy, now, subset)
                 view, tokens_of, degraded = view_of(self, request, earlier, group, now)
                 fits, able = self._fitting(view, group, tokens_of)
             view.fits = fits
@@ -192,7 +196,12 @@ class Chooser:
         at, health = order[0], self.health
         slot = ranking.slots.item(at)
         spec, served = self.table.by_slot[slot], request.model
-        model = spec.models[0]
+        model, mode = spec.models[0], None
+        if view is not None and group.plain is not None:
+            mode = self.table.modes.get(view.model_id.item(at))
+            if mode is not None:  # from here on, the prompt is what the mode makes of it
+                model, view.chain = mode.name, view.chains.get(view.model_id.item(at), view.chain)
+            view.chains = {}
         if served not in spec.models:
             served = self.table.sent_name(spec, served)
         tokens = uncached_tokens = 0.0
@@ -219,7 +228,7 @@ class Chooser:
         fallbacks: tuple[str, ...] = ()
         if not once:
             named = served if request.model else ""
-            fallbacks = self._fallbacks(group, ranking, named, prefiller)
+            fallbacks = self._fallbacks(group, ranking, named, prefiller, mode)
         return Decision(
             id=new_id(),
             request=request,
@@ -233,6 +242,7 @@ class Chooser:
             way=spec.way,
             fallbacks=fallbacks,
             model=model,
+            mode=mode,
             rewrite=None if served == request.model or not request.model else served,
             tried=tried,
             exhausted=exhausted,
@@ -260,7 +270,11 @@ class Chooser:
         )
 
     def _group(
-        self, request: Request, now: float, fitting: frozenset[str] | None = None
+        self,
+        request: Request,
+        policy: Policy,
+        now: float,
+        fitting: frozenset[str] | None = None,
     ) -> tuple[Group, Sequence[str]]:
         """Return the candidates of a request, and the models that it tried earlier.
 
@@ -282,9 +296,12 @@ class Chooser:
             raise RequestError(
                 400, "no-model", "`model` must be given: the endpoints serve more than one"
             )
+        if request.any_mode and policy.knows_retries and self.table.modes and not group.weights:
+            measured = getattr(self.assessor, "measured", ())  # few assessors measure models
+            group = self.candidates.with_modes(group, request.api, measured)
         earlier: Sequence[str] = ()
         if request.tried:
-            earlier, ignored = parse_tried(request.tried, self.table.models)
+            earlier, ignored = parse_tried(request.tried, self.table.judged)
             self.ignored_tried += ignored
         if request.companion_of:
             earlier = (*earlier, self.companions.first_of(request).flight.model)
@@ -381,9 +398,11 @@ class Chooser:
         """Return whether this attempt is the last: no endpoint in `able` has an untried model."""
         if not policy.knows_retries and self.settings.retries != NEW_MODEL:
             return False
+        table = self.table
         untried = group.up.difference(tried)
         if untried and len(able) < len(group.alive):
-            untried &= {self.table.models[at] for at in self.table.model_id[able].tolist()}
+            of = {table.models[at] for at in table.model_id[able].tolist()}
+            untried = frozenset(m for m in untried if table.model_of.get(m, m) in of)
         return not untried
 
     def _fallbacks(
@@ -392,15 +411,16 @@ class Chooser:
         ranking: Ranking,
         served: str,
         prefiller: Prefiller | None,
+        mode: Mode | None,
     ) -> tuple[str, ...]:
         """Return the fallbacks, best first: endpoints that serve the model in the body, if any.
 
         Endpoints that are doubted or full come last. Those that the request does not fit are
         omitted, as their refusal would be final. Envoy retries with the same headers, so fallbacks
-        must share the first endpoint's rank, key and base path. With a prefiller, they must also
-        share its model, and exclude the prefiller.
+        must share the first endpoint's rank, key and base path. With a prefiller or a mode, they
+        must also share its model, and exclude the prefiller.
         """
-        table, found = self.table, list[str]()
+        table, found = self.table, dict[str, None]()
         by_slot, slots, order = table.by_slot, ranking.slots, ranking.order
         first = by_slot[slots.item(order[0])]
         others, last = order[1:], group.standing.last
@@ -418,10 +438,11 @@ class Chooser:
             # All attempts have the same request path and key.
             if spec.way is not way and (spec.way.base, spec.way.key) != (way.base, way.key):
                 continue
-            if prefiller and spec.models[0] != first.models[0]:
+            if (prefiller or mode) and spec.models[0] != first.models[0]:
                 continue
-            if prefiller is None or slot != prefiller.slot:
-                found.append(spec.address)
+            # An endpoint is as many candidates as its model has modes.
+            if (prefiller is None or slot != prefiller.slot) and spec is not first:
+                found[spec.address] = None
         return tuple(found)
 
 

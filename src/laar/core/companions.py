@@ -122,16 +122,17 @@ def beside(first: Decision, view: View) -> Beside:
     before = first.view
     assert before is not None
     assert before.terms is not None
-    slots, served = before.slots.tolist(), first.flight.slot  # another one if Envoy retried
-    at = slots.index(served) if served in slots else first.position
+    slots, served, at = before.slots.tolist(), first.flight.slot, first.position
+    if served != first.slot and served in slots:  # Envoy retried
+        at = slots.index(served)
     known = before.evidence if before.reported is None else before.evidence + before.reported
     right = before.probability.item(at) if known.item(at) > 0.0 else 1.0
-    of = dict(zip(slots, before.probability.tolist(), strict=True))
+    of = dict(zip(before.model_id.tolist(), before.probability.tolist(), strict=True))
     return Beside(
         model=first.flight.model,
         left_s=max(first.now + before.terms.latency_s.item(at) - view.now, 0.0),
         right=right,
-        also_right=np.array([of.get(slot, 0.0) for slot in view.slots.tolist()]),
+        also_right=np.array([of.get(model, 0.0) for model in view.model_id.tolist()]),
     )
 
 

@@ -93,9 +93,9 @@ class Comparison:
         other.rng, other.terms = self.rng, None
         other.reason, other.faults = "", ()
         if self.assessor is not None:
-            model_id = table.model_id[view.slots]
+            model_id = view.model_id
             known = self.assessor.assess(
-                decision.request, table.models, decision.tried[:-1], decision.now
+                decision.request, table.judged, decision.tried[:-1], decision.now
             )
             other.probability = known.probability[model_id]
             other.published = None if known.published is None else known.published[model_id]

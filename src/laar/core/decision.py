@@ -16,6 +16,7 @@ from laar.core.endpoints import Floats
 from laar.core.engines import Began
 from laar.core.interfaces import View
 from laar.core.membership import PLAIN, Way
+from laar.core.modes import ByModel, Mode
 from laar.core.pulls import Pull
 from laar.core.request import MAX_OBJECTIVE_S, Request
 from laar.declaring import FIXED, Applies
@@ -37,6 +38,10 @@ class DirectorSettings:
     """Policy for requests without an x-laar-policy header."""
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"auto": ()})
     """Virtual model names, each with its models; an empty list means all models."""
+    modes: ByModel = field(default_factory=dict)
+    """Modes of models, by model and name, such as `qwen: {fast: {chat: {reasoning_effort: low}}}`:
+    members that laar may add to a body. Each counts as a model, MODEL:NAME, once the artifact has
+    it. Bodies that are signed, or have a member of any mode, stay as they are."""
     fallbacks: Annotated[int, Ge(0), Le(8)] = 2
     """Number of additional endpoints given to laar's own Envoys for their retries. Two are enough
     for a rolling restart; each adds an address to a header."""
@@ -126,7 +131,7 @@ class InFlight:
     Args:
         slot: slot of the serving endpoint: the chosen one, until Envoy reports another.
         address: address of that endpoint.
-        model: model of that endpoint.
+        model: model of that endpoint, or its mode.
         tried: the models that the client sends back as tried on a retry.
         exhausted: `tried` lists every model that could serve the request.
         adapter: the adapter that the request uses at its endpoint; empty if none.
@@ -187,7 +192,8 @@ class Decision:
         rank: its data-parallel rank, which is passed to the engine; None if it has no ranks.
         way: how it is reached; fallbacks share its path and key.
         fallbacks: addresses of the next best, in order; all serve the body's model name.
-        model: model of the chosen endpoint.
+        model: model of the chosen endpoint, or its mode.
+        mode: the mode whose members the body gets; None if it stays as it is.
         rewrite: the model name to write into the body; None to leave the body as it is.
         tried: the models of this attempt and of the earlier ones.
         exhausted: if this attempt fails, the client should stop.
@@ -220,6 +226,7 @@ class Decision:
     fallbacks: tuple[str, ...]
     model: str
     rewrite: str | None
+    mode: Mode | None = None
     tried: tuple[str, ...] = ()
     exhausted: bool = False
     tokens: float = 0.0

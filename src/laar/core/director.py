@@ -131,7 +131,7 @@ class Director(Chooser):
             (request.tried or request.tenant in self.retrying.seen)
             and view is not None
             and not request.shadow
-            and request.model in self.settings.aliases
+            and (request.model in self.settings.aliases or len(set(view.model_id.tolist())) > 1)
         ):
             expected = view.probability.item(decision.position)
             self.retrying.observe(request, decision.flight.model, expected)
@@ -191,7 +191,8 @@ class Director(Chooser):
         self._release(decision)
         if self.prefixes is not None and flight.receipt is not None:
             self.degraded.attempt("prefixes", self.prefixes.retract, flight.receipt)
-        _move_to_model(flight, self.table.spec(slot).models[0])
+        if decision.mode is None:  # else all fallbacks have it
+            _move_to_model(flight, self.table.spec(slot).models[0])
         flight.slot = slot
         flight.address = address
         flight.receipt = None

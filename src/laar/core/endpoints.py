@@ -27,6 +27,7 @@ from laar.core.membership import (
     Membership,
     Served,
 )
+from laar.core.modes import NO_MODES, ByModel
 from laar.core.names import Names
 from laar.core.roundtrip import fresh_rtt, smooth_rtt
 from laar.core.witness import Page
@@ -167,7 +168,8 @@ class EndpointTable(Names):
         """When endpoints with a slot were removed, and what they were, in that order."""
         self._now = -math.inf
         self._members = Membership()
-        self.index({}, self._members.aliases)
+        self._modes = NO_MODES
+        self.index({}, self._members.aliases, self._modes)
         self.away = AwayNames(self)
         """The models that had endpoints, and have none now."""
         self.counted: Floats = np.zeros((len(COUNTED), 0))
@@ -229,9 +231,9 @@ class EndpointTable(Names):
         self.drained.add(key)
         self._merge()
 
-    def use_aliases(self, aliases: Mapping[str, Sequence[str]]) -> None:
-        """Set the aliases of models; endpoints may not use these names for adapters."""
-        self._members.aliases = aliases
+    def use_aliases(self, aliases: Mapping[str, Sequence[str]], modes: ByModel = NO_MODES) -> None:
+        """Set the aliases of models, which endpoints may not use for adapters, and the modes."""
+        self._members.aliases, self._modes = aliases, modes
         self._merge()
         self._reindex()
 
@@ -306,7 +308,7 @@ class EndpointTable(Names):
 
     def _reindex(self) -> None:
         specs = self.by_slot
-        self.index(specs, self._members.aliases)
+        self.index(specs, self._members.aliases, self._modes)
         ids = {name: at for at, name in enumerate(self.models)}
         groups: dict[tuple[str, str], int] = {}
         self.model_id.fill(-1)

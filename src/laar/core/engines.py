@@ -67,6 +67,7 @@ class Began:
             fetch from slower memory, an adapter's load, a wake-up, or an unseen prefill elsewhere.
         reads: whether its prompt is prefilled there.
         visits: only its prompt is prefilled there; another endpoint answers.
+        mode: the mode in which it is asked; empty if in none.
 
     `Engines` sets the other fields. `work_s` is `plain_s` with the effect of the context (`x`).
     """
@@ -81,6 +82,7 @@ class Began:
     teaches: bool = True
     reads: bool = True
     visits: bool = False
+    mode: str = ""
     model: EngineModel = field(init=False)
     work_s: float = field(init=False)
     ahead_s: float = field(init=False)
@@ -113,22 +115,23 @@ class Engines:
 
     # -- used by decisions ---------------------------------------------------------------------
 
-    def constants(self, slots: Slots) -> EndpointConstants:
-        """Return the constants of `slots`."""
+    def constants(self, slots: Slots, model_id: Slots | None = None) -> EndpointConstants:
+        """Return the constants of `slots`, for their models or these modes of them."""
         table = self._table
         if self.batches.readings != table.readings and self.batches.look(self.traffic.done_s):
             self.kept = None
         kept = self.kept
         if kept is not None and kept.of is slots and kept.models is table.models:
             return kept
-        models, model_id = table.models, table.model_id[slots]
-        of = {at: self._model(models[at]) for at in set(model_id.tolist())}
+        models = table.models
+        model_id = table.model_id[slots] if model_id is None else model_id
+        of = {at: self._model(table.judged[at]) for at in set(model_id.tolist())}
         answered = [model for model in of.values() if model.rest.seen]
         answered.sort(key=lambda model: model.mean_s)
         for model in of.values() if answered and len(of) > 1 else ():
             model.imitate(answered[0])
         unknown = Constants(*[math.nan] * len(Constants._fields))
-        rows = [of[at].constants() if at in of else unknown for at in range(len(models))]
+        rows = [of[at].constants() if at in of else unknown for at in range(len(table.judged))]
         own: Constants[Floats] = Constants(*np.array(rows).T[:, model_id])
         first, rest = self.paces.first[slots], self.paces.rest[slots]
         self.kept = EndpointConstants(
@@ -166,7 +169,7 @@ class Engines:
     def seen(self) -> dict[str, Seen]:
         """Return c(m) of the models whose first tokens were seen. Thread-safe."""
         models = list(self._models.items())
-        return {name: model.seen() for name, model in models if model.first.seen}
+        return {name: model.seen() for name, model in models if model.first.seen and not model.base}
 
     # -- events --------------------------------------------------------------------------------
 
@@ -175,7 +178,7 @@ class Engines:
         slot, traffic = began.slot, self.traffic
         traffic.advance(slot, now)
         at = self._table.model_id.item(slot)
-        model = self._model(self._table.models[at] if at >= 0 else "")
+        model = self._model(began.mode or (self._table.models[at] if at >= 0 else ""))
         pace = max(model.first.now[1] * self.paces.first.item(slot), 1e-3)  # `_pace`, inlined
         began.model = model
         began.work_s = model.work_s(began.plain_s, began.context_tokens)
@@ -238,7 +241,11 @@ class Engines:
         beside_s = traffic.flight_s.item(slot) - began.flight_s
         others = max(0.0, beside_s / max(span_s, 1e-6) - 1.0)
         d0, d1 = model.rest.now
-        self.paces.ended(slot, took / (1.0 + d1 / d0 * others), answer_tokens)
+        alone_s, tokens = took / (1.0 + d1 / d0 * others), answer_tokens
+        if (base := model.base) is not None:  # as the model would have answered without the mode
+            alone_s *= base.unit_s / model.unit_s
+            tokens = base.as_usual(answer_tokens, model) if answer_tokens else None
+        self.paces.ended(slot, alone_s, tokens)
         if seen:  # prompts prefilled meanwhile delayed the answer
             waited = model.constants().cw * self.paces.first.item(slot)
             took = max(took - waited * (traffic.done_s.item(slot) - began.done_s), 0.1 * took)
@@ -302,8 +309,7 @@ class Engines:
         if not isinstance(state, dict):
             return
         models, paces = state.get("models"), state.get("paces")
-        served = {spec.models[0] for spec in self._table.specs()}
-        for name in served:
+        for name in self._table.judged:
             if isinstance(models, dict) and name in models:
                 self._model(name).restore(models[name])
         for address, known in paces.items() if isinstance(paces, dict) else ():
@@ -317,13 +323,15 @@ class Engines:
 
     def _report(self, slot: int, model: EngineModel, sample: Sample) -> None:
         """Pass a sample of this picker to the others, and learn from it."""
-        self.on_sample(slot, sample)
+        if sample.first or not model.base:  # others have no word for the mode
+            self.on_sample(slot, sample)
         self._learn(slot, model, sample)
 
     def _learn(self, slot: int, model: EngineModel, sample: Sample) -> None:
         features, weight, changed = sample.features, sample.weight, False
         teaches = not self.paces.hasty.item(slot)
-        first_level, rest_level = model.first.level, model.rest.level
+        base = model.base or model
+        first_level, rest_level = base.first.level, base.rest.level
         if sample.first:
             guess = max(0.0, model.first.guess(features))
             # Half relative to the sample: if the guess is far too high, samples must still count.
@@ -341,7 +349,7 @@ class Engines:
             fits, ratio = model.answered(even_s, features[0], weight, teaches=teaches)
             changed, ratio = fits, ratio * sample.took_s / even_s
         as_of = self.traffic.arrived_at
-        levels = first_level, rest_level + math.log(model.unit_s)
+        levels = first_level, rest_level + math.log(base.unit_s)
         moved = self.paces.learn(slot, ratio, weight, as_of, levels, first=sample.first)
         if moved is not None:
             model.paces_changed(*moved)
@@ -376,7 +384,9 @@ class Engines:
         if model is None:
             if len(self._models) >= max(_MAX_MODELS, 2 * len(self._table.models)):
                 self._models.clear()  # names come from endpoint sources, but still need a cap
-            model = self._models[name] = EngineModel(self._speed(name))
+            base = self._table.model_of.get(name)
+            model = EngineModel(self._speed(name), None if base is None else self._model(base))
+            self._models[name] = model
         return model
 
 

@@ -125,7 +125,7 @@ def _to_explore(view: View, may: Mask | None, scores: Floats) -> int | None:
     if view.terms.probability is not view.probability:  # this policy ignores reports
         return None
     best = int(scores.argmax()) if may is None else _best_of(may, scores)
-    model_id = view.table.model_id[view.slots]
+    model_id = view.model_id
     others = model_id != model_id[best]
     if not np.count_nonzero(others):
         return None

@@ -55,6 +55,7 @@ class Feedback:
             # Unless the end of a prefill elsewhere is seen, it can't be told from the answer.
             and (decision.prefiller is None or decision.request.first_token_seen),
             reads=decision.prefiller is None,
+            mode="" if decision.mode is None else decision.mode.name,
         )
         flight.began = self._engines.began(began, now)
 
@@ -125,7 +126,8 @@ class Feedback:
         shown = 0.0
         if prefixes.blocks_held.texts and flight.slot == decision.slot:
             shown = decision.believed_share
-        prefixes.settle(receipt, share, end.prompt_tokens or 0, flight.model, shown)
+        model = flight.model if decision.mode is None else decision.mode.model
+        prefixes.settle(receipt, share, end.prompt_tokens or 0, model, shown)
         if share is not None and flight.slot == decision.slot and decision.request.first_token_seen:
             self._learn_fetching(prefixes, decision, end, share)
         if decision.pull is not None and flight.slot == decision.slot:

@@ -8,9 +8,9 @@ same `View`, which is built once per decision.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
@@ -44,6 +44,8 @@ class View:
         rng: random source.
         table: the endpoints; its columns are indexed by slot.
         slots: slots of the candidates.
+        judged: the models of the fleet and their modes.
+        model_id: index of each candidate's model, or mode, in `judged`.
         tokens: length of the prompt in the candidate's tokens.
         cached_tokens: how many of them the candidate is believed to have cached.
         queued_tokens: prompt tokens in flight there.
@@ -76,6 +78,7 @@ class View:
         apart: the endpoints that may prefill for a candidate; None if there are none.
         pulls: what each candidate may pull from another; None if there is nothing to pull.
         chain: the prompt's prefixes; None if no prefixes are recorded.
+        chains: those in modes with prefixes of their own, by `model_id`.
         fetched_tokens: number of tokens whose prefill takes as long as fetching the text cached
             in slower memory, subtracted from `cached_tokens`; None if none is cached there.
         beside: the request that this one accompanies; None for nearly all requests.
@@ -89,6 +92,8 @@ class View:
     rng: random.Random
     table: EndpointTable
     slots: Slots
+    judged: Sequence[str]
+    model_id: Slots
     tokens: Floats
     cached_tokens: Floats
     queued_tokens: Floats
@@ -115,6 +120,7 @@ class View:
     apart: Apart | None = None
     pulls: Pulls | None = None
     chain: Chain | None = None
+    chains: Mapping[int, Chain] = field(default_factory=dict)
     fetched_tokens: Floats | None = None
     beside: Beside | None = None
     knows_outcomes: bool = True

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laar.core.membership import EndpointSpec
+from laar.core.modes import ByModel, Mode, modes_of
 
 _SEPARATORS = "-.:@_"
 _NO_SLOTS = np.empty(0, np.intp)
@@ -18,16 +19,25 @@ class Names:
 
     Attributes:
         models: the distinct first entries of `EndpointSpec.models`, in the order of the slots.
+        judged: the models, and then their modes, each of which has its own accuracy.
+        modes: the modes, by their indices in `judged`.
+        model_of: the model of each mode, by its name.
         active: the slots of all endpoints, ascending.
         aliases: the virtual names, with the models of each; none means all.
     """
 
     models: list[str]
+    judged: list[str]
+    modes: Mapping[int, Mode]
+    model_of: Mapping[str, str]
     active: NDArray[np.intp]
     aliases: Mapping[str, Sequence[str]]
 
     def index(
-        self, specs: Mapping[int, EndpointSpec], aliases: Mapping[str, Sequence[str]]
+        self,
+        specs: Mapping[int, EndpointSpec],
+        aliases: Mapping[str, Sequence[str]],
+        modes: ByModel,
     ) -> None:
         """Index the endpoints, in ascending slot order; an alias's empty list means all models."""
         models: dict[str, None] = {}
@@ -51,7 +61,10 @@ class Names:
             named.setdefault(_host_of(spec.address), []).append(slot)
             for pool in spec.pools:
                 pools.setdefault(pool, []).append(slot)
-        self.models = list(models)
+        found = modes_of(models, modes, {**serving, **aliases})
+        self.modes = dict(enumerate(found, len(models)))
+        self.model_of = {mode.name: mode.model for mode in found}
+        self.models, self.judged = list(models), [*models, *self.model_of]
         self._serving, self._pools = _arrays(serving), _arrays(pools)
         self._weights = {name: name for name in adapted}
         self.aliases, self._named = aliases, named

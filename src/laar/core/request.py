@@ -78,6 +78,7 @@ class Request:
         priority: priority of the objective that the client named; 0 if none. Requests below 0
             may be shed first.
         objective: name of that objective; empty if none.
+        any_mode: its body may be changed, and does not say itself how to answer (`core.modes`).
         tried: ``x-laar-tried-models`` as the client sent it: models that answered wrongly.
         companion_of: id of a request in flight for the same question, from ``x-laar-companion-of``;
             empty unless this is its companion.
@@ -129,6 +130,7 @@ class Request:
     tenant: str = ""
     priority: int = 0
     objective: str = ""
+    any_mode: bool = False
     tried: str = ""
     companion_of: str = ""
     retries: bool = False

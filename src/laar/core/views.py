@@ -23,7 +23,9 @@ from laar.core.roundtrip import FIRST_FLIGHT_BYTES
 
 if TYPE_CHECKING:
     from laar.core.chooser import Chooser
+    from laar.core.endpoints import EndpointTable
     from laar.prefix.beliefs import PrefixBeliefs, PrefixMatch
+    from laar.prefix.blocks import Chain
 
 _MAX_TIMES_TRIED = 10
 """Maximum value of `times_tried`, which keeps costs finite."""
@@ -44,9 +46,10 @@ def view_of(
     """
     table, settings, prefixes, reason = chooser.table, chooser.settings, chooser.prefixes, ""
     slots, model_id, standing = group.slots, group.model_id, group.standing
-    models: Sequence[str] = table.models
+    models: Sequence[str] = table.judged
     judged, weights_of = model_id, group.weights
-    is_open = request.model in settings.aliases
+    own_id = model_id if group.plain is None else table.model_id[slots]  # without modes
+    is_open = request.model in settings.aliases or group.plain is not None
     if weights_of and is_open:
         models, judged = _judged(chooser, request, slots, model_id)
     try:
@@ -95,7 +98,16 @@ def view_of(
             decoding=np.where(table.takes[places], np.maximum(itself, 0.0), 0.0),
             again=None if again is None else again[places],
         )
-    tokens = by_model[model_id]
+    tokens = by_model[own_id]
+    cached_tokens = shares[slots] * tokens
+    fetched_tokens = None if fetched is None else fetched[slots] * tokens
+    again, chains = None if again is None else again[slots], {}
+    if group.plain is not None and match is not None and prefixes is not None:
+        columns = tokens, cached_tokens, fetched_tokens, again
+        try:
+            chains = _own_prefixes(prefixes, table, request, group, by_model, columns, now)
+        except Exception:  # noqa: BLE001
+            reason = chooser.degraded.degraded("prefixes")
     load_s = None
     if weights_of:
         of = chooser.engines.constants(slots)
@@ -123,22 +135,24 @@ def view_of(
         rng=chooser.rng,
         table=table,
         slots=slots,
+        judged=table.judged,
+        model_id=model_id,
         tokens=tokens,
-        cached_tokens=shares[slots] * tokens,
+        cached_tokens=cached_tokens,
         queued_tokens=queued_tokens,
         in_flight=in_flight,
         rtt_s=group.rtt_s,
         wire_s=wire_s,
         probability=p,
         evidence=evidence,
-        seconds_per_token=known.seconds_per_token[model_id],
+        seconds_per_token=known.seconds_per_token[own_id],
         base_s=known.base_s[model_id],
-        times_tried=_times_tried(table.models, tried)[model_id] if tried else np.zeros(len(slots)),
+        times_tried=_times_tried(table.judged, tried)[model_id] if tried else np.zeros(len(slots)),
         cell=known.cell,
         wrong_s=wrong_s,
         engines=chooser.engines,
         demand=demand,
-        again=None if again is None else again[slots],
+        again=again,
         unlike=known.unlike,
         apart=apart,
         pulls=pulls,
@@ -148,7 +162,8 @@ def view_of(
         knows_outcomes=bool(is_known or (known.reported is not None and some(known.reported))),
         load_s=load_s,
         chain=chain,
-        fetched_tokens=None if fetched is None else fetched[slots] * tokens,
+        chains=chains,
+        fetched_tokens=fetched_tokens,
     )
     return view, by_model, reason
 
@@ -162,7 +177,7 @@ def _pulls(
     now: float,
 ) -> tuple[Floats, Pulls | None]:
     """Return each slot's share without pulls in progress, and what candidates may pull."""
-    slots, tokens, shares = group.slots, match.tokens[group.model_id], match.shares.copy()
+    slots, tokens, shares = group.slots, match.tokens[chooser.table.model_id[group.slots]], match.shares.copy()
     for slot in prefixes.index.pulling(now):
         shares[slot] = prefixes.without_pulls(slot, match.chain, shares.item(slot))
 
@@ -174,6 +189,36 @@ def _pulls(
     held_tokens = shares[slots] * tokens
     offers = chooser.sources.offers(slots, groups, held_tokens, computed, answers, rate, now)
     return shares, offers
+
+
+def _own_prefixes(
+    prefixes: PrefixBeliefs,
+    table: EndpointTable,
+    request: Request,
+    group: Group,
+    by_model: Floats,
+    columns: tuple[Floats, Floats, Floats | None, Floats | None],
+    now: float,
+) -> dict[int, Chain]:
+    """Look up the prompts of modes that begin differently; return their chains.
+
+    `columns` has the tokens, the cached and fetched ones and `View.again` of the candidates, and is
+    corrected for those in such modes.
+    """
+    (tokens, cached_tokens, fetched_tokens, again), chains = columns, {}
+    for model_id, mode in table.modes.items():
+        at = np.flatnonzero(group.model_id == model_id)
+        if mode.own_prefix and len(at):
+            slots = group.slots[at]
+            match = prefixes.look_up(request, mode.name, table.models, by_model, now)
+            fetched = np.zeros(table.capacity) if match.fetched is None else match.fetched
+            cached_tokens[at] = (match.shares - fetched)[slots] * tokens[at]
+            if fetched_tokens is not None:
+                fetched_tokens[at] = fetched[slots] * tokens[at]
+            if again is not None:
+                again[at] = 0.0 if match.again is None else match.again[slots]
+            chains[model_id] = match.chain
+    return chains
 
 
 def _judged(

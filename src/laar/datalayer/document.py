@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, get_args
@@ -232,15 +233,16 @@ def _faults(
 def _keys(model: Any, place: Place) -> list[str]:
     """Return the keys that a section may have; an empty list for a free-form map."""
     for part in place:
-        if isinstance(part, str):
-            model = getattr(getattr(model, "model_fields", {}).get(part), "annotation", None)
-        model = next(iter(_models(model)), None)
+        if part in (known := getattr(model, "model_fields", {})):  # else it is a key of a map
+            model = next(iter(_models(known[part].annotation)), None)
+    if is_dataclass(model):
+        return [field.name for field in fields(model)]
     return list(getattr(model, "model_fields", ()))
 
 
 def _models(hint: Any) -> Iterator[Any]:
     """Yield the sections within an annotation: inside `| None`, and as items of a list."""
-    if hasattr(hint, "model_fields"):
+    if hasattr(hint, "model_fields") or is_dataclass(hint):
         yield hint
     for inner in get_args(hint):
         yield from _models(inner)

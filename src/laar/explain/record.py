@@ -119,8 +119,8 @@ def _completion(record: DecisionRecord, end: Completion) -> dict[str, object]:
     }
 
 
-def _endpoint(spec: EndpointSpec) -> dict[str, object]:
-    return {"endpoint": spec.key, "model": spec.models[0], "region": spec.region}
+def _endpoint(spec: EndpointSpec, model: str = "") -> dict[str, object]:
+    return {"endpoint": spec.key, "model": model or spec.models[0], "region": spec.region}
 
 
 def _rows(record: DecisionRecord, *, ranked: bool) -> tuple[int, list[dict[str, object]]]:
@@ -134,16 +134,17 @@ def _rows(record: DecisionRecord, *, ranked: bool) -> tuple[int, list[dict[str, 
             by_name["cost_s"] = by_name["cost_s"] * view.probability
         by_name["probability"] = np.full(len(view.slots), None)
     names, columns = tuple(by_name), list(by_name.values())
-    slots, picked, specs = view.slots, decision.position, record.specs
+    slots, model_id = view.slots, view.model_id
+    picked, specs = decision.position, record.specs
     best: list[int] = []
     if ranked or len(slots) > MAX_ROWS:
         best = ranking(decision)[:MAX_ROWS]
-        slots, picked = slots[best], 0
+        slots, model_id, picked = slots[best], model_id[best], 0
         columns = [column[best] for column in columns]
     values = zip(*[column.tolist() for column in columns], strict=True)
     rows = [
-        _endpoint(specs[slot]) | dict(zip(names, row, strict=True))
-        for slot, row in zip(slots.tolist(), values, strict=True)
+        _endpoint(specs[slot], view.judged[model]) | dict(zip(names, row, strict=True))
+        for slot, model, row in zip(slots.tolist(), model_id.tolist(), values, strict=True)
     ]
     if ranked:
         for rank, (row, at) in enumerate(zip(rows, best, strict=True), 1):

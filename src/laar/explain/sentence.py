@@ -110,15 +110,14 @@ def _who_won(record: DecisionRecord) -> str:
     margin_s = float(view.terms.cost_s[rival] - view.terms.cost_s[at])
     if not view.knows_outcomes and view.wrong_s is None:
         margin_s *= float(view.probability[at])
-    why = _why(view, view.terms, at, rival, alike=_model(record, view, rival) == decision.model)
-    remarks = _switch(record, view, view.terms) + _blind(record, view) + degraded
+    why = _why(view, view.terms, at, rival, alike=_model(view, rival) == decision.model)
+    remarks = _switch(record, view, view.terms) + _blind(view) + degraded
     return f"{winner} won by {_seconds(margin_s)}: {name} {why}.{remarks}"
 
 
-def _blind(record: DecisionRecord, view: View) -> str:
+def _blind(view: View) -> str:
     """Return a warning if only time decided between models; empty if accuracy is known."""
-    models = {record.specs[int(slot)].models[0] for slot in view.slots}
-    if len(models) < 2 or view.knows_outcomes:
+    if view.knows_outcomes or len(set(view.model_id.tolist())) < 2:
         return ""
     return " No outcomes are known for these models, so time decided: short answers win."
 
@@ -136,8 +135,8 @@ _DEGRADED = {
 
 def _name(record: DecisionRecord, view: View, rival: int) -> str:
     """Return the rival's model, or its identity if the winner serves the same model."""
-    spec = record.specs[int(view.slots[rival])]
-    return spec.key if spec.models[0] == record.decision.model else spec.models[0]
+    model = _model(view, rival)
+    return record.specs[int(view.slots[rival])].key if model == record.decision.model else model
 
 
 def _why(view: View, terms: Terms, winner: int, rival: int, *, alike: bool) -> str:
@@ -182,10 +181,10 @@ def _switch(record: DecisionRecord, view: View, terms: Terms) -> str:
     warm = int(np.argmax(view.cached_tokens * view.seconds_per_token))
     if view.cached_tokens[warm] <= 0:
         return ""
-    stay, picked = _model(record, view, warm), record.decision.position
-    stays = stay == _model(record, view, picked)
+    stay, picked = _model(view, warm), record.decision.position
+    stays = stay == _model(view, picked)
     other = int(np.argmax(view.probability)) if stays else picked
-    switch = _model(record, view, other)
+    switch = _model(view, other)
     before, after = float(view.probability[warm]), float(view.probability[other])
     spared = float(terms.prefill_s[other] - terms.prefill_s[warm])
     if switch == stay or spared <= 0 or round(after, 2) <= round(before, 2):
@@ -197,8 +196,9 @@ def _switch(record: DecisionRecord, view: View, terms: Terms) -> str:
     )
 
 
-def _model(record: DecisionRecord, view: View, candidate: int) -> str:
-    return record.specs[int(view.slots[candidate])].models[0]
+def _model(view: View, candidate: int) -> str:
+    """Return a candidate's model, or the mode of it."""
+    return view.judged[view.model_id.item(candidate)]
 
 
 def _on(view: View) -> str:

@@ -564,7 +564,7 @@ def _attempted_s(view: View | None) -> float:
     """Return how long a retry's earlier attempts took, as estimated for an idle fleet."""
     if view is None or view.terms is None or not np.count_nonzero(view.times_tried):
         return 0.0
-    tried, of = view.times_tried > 0.0, view.table.model_id[view.slots]
+    tried, of = view.times_tried > 0.0, view.model_id
     alone_s = view.times_tried * (view.terms.base_s + view.terms.prefill_s)
     return sum(float(alone_s[of == model].mean()) for model in set(of[tried].tolist()))
 

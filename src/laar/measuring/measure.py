@@ -17,7 +17,7 @@ import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -31,6 +31,7 @@ from laar.accuracy.fitting.outcomes import MeasuredOutcome, dump_outcome
 from laar.accuracy.fitting.records import texts_of
 from laar.client.transport import Reply, completions_url, post
 from laar.client.until import RETRYABLE, Message, pause_s
+from laar.core.modes import NO_MODES, ByModel, Members
 from laar.datalayer.fetching import fault_of, read_capped
 from laar.datalayer.served_names import read_list
 from laar.errors import SettingError
@@ -56,19 +57,21 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A model behind a base URL.
+    """A model, or a mode of it, behind a base URL.
 
     Args:
         base_url: URL of the endpoint.
-        model: name of the model.
-        base: the base model of an adapter; None if `model` is not an adapter.
+        model: name of the model, or MODEL:NAME for a mode.
+        base: the base model of an adapter, or the model of a mode; None for others.
         window_tokens: maximum tokens of prompt plus answer; infinite if unknown.
+        members: what a mode adds to bodies; None for others.
     """
 
     base_url: str
     model: str
     base: str | None = None
     window_tokens: float = math.inf
+    members: Members | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,6 +104,7 @@ def ask(
     *,
     console: Console,
     seconds: float | None = None,
+    modes: ByModel = NO_MODES,
 ) -> Counts:
     """Measure with a progress bar; return the counts.
 
@@ -112,6 +116,7 @@ def ask(
         asking: how to ask.
         console: where to show the bar.
         seconds: time limit; None for no limit.
+        modes: modes in which to ask models as well.
 
     Raises:
         SettingError: an endpoint, model or file does not exist or can't be used.
@@ -125,6 +130,12 @@ def ask(
             served = ", ".join(sorted(known))
             raise SettingError(f"no endpoint serves {missing}; they serve {served}")
         targets = [target for target in targets if not models or target.model in models]
+        targets += [
+            replace(target, model=f"{target.model}:{name}", base=target.model, members=mode.chat)
+            for target in targets
+            for name, mode in modes.get(target.model, {}).items()
+            if mode.chat  # questions are chat completions
+        ]
         task = bar.add_task("asking", total=None, note="")
 
         def show() -> None:
@@ -306,7 +317,10 @@ class _Run:
     async def _outcome(
         self, target: Target, question: Question, messages: Sequence[Message], chars: int
     ) -> MeasuredOutcome:
-        body = {"model": target.model, "messages": list(messages), **self.asking.params}
+        asked_as: dict[str, object] = {"model": target.model}
+        if target.members is not None:
+            asked_as = {"model": target.base, **target.members}
+        body = {"messages": list(messages), **self.asking.params, **asked_as}
         reply = await self._reply(target, body)
         # The user's last text, as in serving, even if other messages follow.
         users = [message for message in messages if message.get("role") in ("user", None)]

@@ -182,6 +182,15 @@ class Picker:
         artifact = self.settings.accuracy.capability
         fault = self.learning.fault_of_artifact(artifact, served)
         self.problems.report("accuracy.capability", fault)
+        used = self.table.model_of.keys() & self.learning.assessor.measured
+        modes, models = self.settings.routing.director.modes, self.table.models
+        named = (f"{model}:{name}" for model in models for name in modes.get(model, ()))
+        if unused := ", ".join(name for name in named if name not in used):
+            unused += (
+                " is not used: the artifact lacks it or its times (run `laar measure --config` and "
+                "`laar fit`), or a model has this name"
+            )
+        self.problems.report("routing.modes", unused or None)
 
     def waited(self, outcome: Outcome) -> None:
         """Record the outcome of a wait in flow control."""

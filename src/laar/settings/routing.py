@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, ClassVar
 
+import orjson
 from annotated_types import Ge, Le, MaxLen
 from pydantic import Field, ValidationInfo, field_validator
 
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings, Enforcement
+from laar.core.modes import ByModel, Members
+from laar.core.request import Api
 from laar.declaring import Applies
-from laar.errors import SettingError
+from laar.errors import LaarError, SettingError
 from laar.flow.settings import FlowSettings
 from laar.health import HealthSettings
 from laar.policies import Profile, build_policies
 from laar.policies.registry import Parameters
 from laar.prefix.index import MAX_BYTES
+from laar.protocol.openai import read_body
 from laar.protocol.stream import StreamSettings
 from laar.settings.section import Section, declared, part
 
@@ -26,6 +31,7 @@ MAX_POLICIES = 64
 """Maximum number of composed policies, since metrics are labeled by policy."""
 
 _NAME = "[a-z0-9][a-z0-9._-]{0,63}"
+_MEMBERS = "`chat: {reasoning_effort: low}`"
 
 
 @declared(CostWeights)
@@ -92,6 +98,27 @@ class Routing(Section):
             raise ValueError(str(fault)) from None
         return baselines
 
+    @field_validator("modes", check_fields=False)
+    @classmethod
+    def _adds_members(cls, modes: ByModel) -> ByModel:
+        for model, of in modes.items():
+            for name, mode in of.items():
+                if not re.fullmatch(_NAME, name):
+                    raise ValueError(f"{model}: `{name[:100]}` is not a mode's name: give {_NAME}")
+                if not mode.members:
+                    raise ValueError(f"{model}.{name}: give members of bodies, by API: {_MEMBERS}")
+                for api, members in mode.members.items():
+                    try:
+                        same = _reads_alike(api, members)
+                    except (LaarError, TypeError) as fault:
+                        raise ValueError(f"{model}.{name}.{api}: {fault}") from None
+                    if not same:
+                        raise ValueError(
+                            f"{model}.{name}.{api}: a mode may not set the model, the prompt, or "
+                            "other members that laar reads, except a limit of tokens"
+                        )
+        return modes
+
     @property
     def given(self) -> dict[str, Parameters]:
         """Return the parameters of the configured policies that are not composed, by name."""
@@ -112,6 +139,14 @@ class Routing(Section):
     def director(self) -> DirectorSettings:
         """Return the director's settings."""
         return part(DirectorSettings, self)
+
+
+def _reads_alike(api: Api, members: Members) -> bool:
+    """Return whether laar reads the same from a body with these members, except its length."""
+    message = {"role": "user", "content": "\0"}
+    prompt: dict[str, object] = {"messages": [message], "prompt": "\0", "input": "\0"}
+    bare, body = (read_body(api, orjson.dumps(of)) for of in (prompt, {**prompt, **members}))
+    return bare == replace(body, chars=bare.chars, max_tokens=None)
 
 
 class Accuracy(Section):

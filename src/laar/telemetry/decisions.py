@@ -70,8 +70,10 @@ class DecisionMemory:
     def record(self, decision: Decision) -> DecisionRecord:
         """Return a decision's record without remembering it."""
         view, table, readings = decision.view, self.table, None
-        if view is not None and len(view.slots) != len(table.active):
-            readings = Readings(*(getattr(table, of.name).copy() for of in fields(Readings)))
+        if view is not None:
+            slots = set(view.slots.tolist()) if table.modes else view.slots  # one for each mode
+            if len(slots) != len(table.active):
+                readings = Readings(*(getattr(table, of.name).copy() for of in fields(Readings)))
         time_s, specs = self.wall_clock(), table.by_slot
         return DecisionRecord(decision=decision, time_s=time_s, specs=specs, readings=readings)
 

@@ -175,7 +175,7 @@ def _spared(
     places[0], places[1:] = top, has
     sharing = np.interp(places, edges, asked)
     users = (sharing[0] - sharing[1:]) / missing
-    copies = int(np.count_nonzero(share >= top - _SAME))
+    copies = len(set(view.slots[share >= top - _SAME].tolist()))
     worth = users / (copies + 1) * less
     cost = priced.copy_s[near] * np.minimum(1.0, missing / np.maximum(1.0 - has, _SAME))
     spared = np.zeros(len(share))

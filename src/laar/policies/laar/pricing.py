@@ -166,7 +166,7 @@ def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInpu
         and engine.models is table.models
         and engines.batches.readings == table.readings
     ):
-        engine = engines.constants(slots)
+        engine = engines.constants(slots, view.model_id)
     asked = asked_of(traffic, slots, now)
     if engines.paces.any_hasty:
         asked = Asked(*engines.paces.as_others(slots, np.array(asked)))
@@ -191,7 +191,7 @@ def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInpu
         crowded=crowded(engines, table, slots, view.tokens),
         engine=engine,
         asked=asked,
-        rate=rate / len(slots),
+        rate=rate / (len(set(slots.tolist())) if table.modes else len(slots)),
         mean_work_s=mean_work_s,
     )
 

@@ -39,7 +39,7 @@ from laar.protocol.ports import BodyHook
 from laar.protocol.reserved import denied_member, names_peer
 from laar.protocol.sessions import MAX_HINTS
 from laar.protocol.sockets import socket_names
-from laar.protocol.splice import splice_model
+from laar.protocol.splice import splice_members, splice_model
 from laar.protocol.stream.attempts import attempts_of
 from laar.protocol.stream.contract_headers import (
     MAX_HEADER_BYTES_TO_ADD_TO,
@@ -351,6 +351,9 @@ class RequestHalf(StreamState):
         request.tenant, request.objective = head.tenant, head.objective
         if head.objective:
             request.priority = env.rules.priority(head.objective, self._pool)
+        if env.kept_members is not None and request.document is not None:
+            may_change = not (self.shadow or head.signed)
+            request.any_mode = may_change and env.kept_members.isdisjoint(request.document)
         request.tried, request.task = head.tried, head.task
         if env.settings.allow_policy_header:
             request.policy = head.policy
@@ -429,6 +432,8 @@ class RequestHalf(StreamState):
             )
         if body.data is not None and (target := decision.rewrite or request.model) != self.asked:
             self._fit(bytes(body.data), target)
+        if body.data is not None and (mode := decision.mode) is not None:
+            body.replace(splice_members(bytes(body.data), mode.members[request.api]))
         self.dialect.send(decided, body, out)
         body.data = None  # kept until now: after an error the body is forwarded unchanged
         return RequestPhase.SENT if body.is_complete else RequestPhase.PASSING

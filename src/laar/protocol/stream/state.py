@@ -37,6 +37,8 @@ class Environment:
         resolved: aliases. Decisions are enforced for these and all other names that the picker
             replaces; None if for none.
         rules: priorities and model rewrites.
+        kept_members: members by which a body says itself how to answer, so that it gets no mode;
+            None if there are no modes.
         hook: may change request bodies; None: bodies stay unchanged.
         held: counts the bytes of unfinished bodies and of those to be read; None means no limit.
         catalog: returns the models of the fleet or a pool, or the entry of one name, as JSON; None
@@ -53,6 +55,7 @@ class Environment:
     enforced: Callable[[str], bool] | None = None
     resolved: Container[str] | None = None
     rules: GatewayRules = _NO_RULES
+    kept_members: frozenset[str] | None = None
     hook: BodyHook | None = None
     held: HeldBytes | None = None
     catalog: Callable[[str, str], bytes | None] = lambda _pool, _name: None

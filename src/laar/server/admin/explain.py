@@ -23,6 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from laar.core.modes import kept_members
 from laar.core.request import Request as CoreRequest
 from laar.datalayer.visits import aside
 from laar.errors import RequestError, unknown
@@ -116,8 +117,13 @@ def read_request(picker: Picker, body: bytes, headers: Mapping[str, str]) -> Cor
         RequestError: it would be refused regardless of the fleet's state.
     """
     now, headers = picker.clock(), {":path": path_of(body), ":method": "POST", **headers}
-    settings = replace(picker.settings.stream, allow_policy_header=True)  # an operator asks
-    stream = Stream(Environment(settings=settings, new_id=lambda: "explain", rules=picker.rules))
+    environment = Environment(
+        settings=replace(picker.settings.stream, allow_policy_header=True),  # an operator asks
+        new_id=lambda: "explain",
+        rules=picker.rules,
+        kept_members=kept_members(picker.settings.routing.director.modes),
+    )
+    stream = Stream(environment)
     hint, pool = headers.get(names.SUBSET), headers.get(POOL, "")
     subset = None if hint is None else names.read_subset([hint])
     events: list[Event] = [

@@ -69,7 +69,7 @@ def routes(picker: Picker, tokens: Mapping[str, str] | None) -> list[Route]:
 
     async def models(_request: Request) -> Response:
         entries = await asyncio.to_thread(
-            learning.models, list(picker.table.models), picker.director.engines
+            learning.models, picker.table.judged, picker.director.engines
         )
         return as_json({"models": entries})
 

@@ -16,6 +16,7 @@ import orjson
 from laar.core.away import is_away
 from laar.core.catalog import catalog, no_such_model
 from laar.core.decision import Decision
+from laar.core.modes import kept_members
 from laar.core.request import Request
 from laar.errors import RequestError
 from laar.prefix.index import PrefixIndex
@@ -92,6 +93,7 @@ class ExternalProcessor(Recorder):
             enforced=(enforcement := settings.routing.enforcement).draw,
             resolved=None if enforcement.mode == "shadow" else settings.routing.director.aliases,
             rules=picker.rules,
+            kept_members=kept_members(settings.routing.director.modes),
             hook=picker.context.in_use,
             held=picker.held,
             catalog=self._listed,

@@ -1,0 +1,88 @@
+"""Modes: other ways to ask a model, such as how hard it should think.
+
+A mode is a set of members that a request's body gets. It is a candidate of its own at each endpoint
+of its model, named MODEL:NAME. It has its own P(correct) and its own time and length of an answer;
+everything else is the endpoint's. The model without a mode, as the client asks it, remains one.
+
+A mode is used once the artifact has measured it, since nothing else says how often it is right and
+how long it takes, and only for bodies that do not say themselves how to answer (`kept_members`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import ClassVar, NamedTuple
+
+import orjson
+
+from laar.core.request import Api
+
+Members = Mapping[str, object]
+
+_SAY_HOW_HARD = frozenset(("reasoning_effort", "reasoning", "thinking"))
+"""The members by which clients of the three APIs say how hard a model should think."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeSettings:
+    """A mode: what bodies get, by API. Requests to an API for which it has nothing don't use it."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    chat: Members = field(default_factory=dict)
+    """Members of chat completions, such as `{chat_template_kwargs: {enable_thinking: false}}`."""
+    completions: Members = field(default_factory=dict)
+    """Members of completions."""
+    responses: Members = field(default_factory=dict)
+    """Members of OpenAI's responses, such as `{reasoning: {effort: low}}`."""
+    messages: Members = field(default_factory=dict)
+    """Members of Anthropic's messages, such as `{thinking: {type: disabled}}`."""
+    own_prefix: bool = False
+    """Whether prompts in this mode begin differently, so that they share no cached prefixes with
+    the model's other modes, as with an effort that the chat template puts at the beginning."""
+
+    @property
+    def members(self) -> dict[Api, Members]:
+        """Return the members by API, for the APIs that have any."""
+        apis = (Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES)
+        return {api: members for api in apis if (members := getattr(self, api.value))}
+
+
+ByModel = Mapping[str, Mapping[str, ModeSettings]]
+"""Modes by model and name."""
+
+NO_MODES: ByModel = MappingProxyType({})
+
+
+class Mode(NamedTuple):
+    """A mode of a model that is served.
+
+    Args:
+        name: MODEL:NAME.
+        model: the model.
+        members: what bodies get after the opening brace, by API.
+        own_prefix: as in `ModeSettings`.
+    """
+
+    name: str
+    model: str
+    members: Mapping[Api, bytes]
+    own_prefix: bool
+
+
+def modes_of(models: Iterable[str], modes: ByModel, taken: Container[str]) -> list[Mode]:
+    """Return the modes of some models, except those whose full names are taken."""
+    return [
+        Mode(name, model, {a: orjson.dumps(m)[1:-1] for a, m in of.members.items()}, of.own_prefix)
+        for model in models
+        for short, of in modes.get(model, {}).items()
+        if (name := f"{model}:{short}") not in taken
+    ]
+
+
+def kept_members(modes: ByModel) -> frozenset[str] | None:
+    """Return the members by which a body says itself how to answer; None if there are no modes."""
+    named = [m for of in modes.values() for mode in of.values() for m in mode.members.values()]
+    return _SAY_HOW_HARD.union(*named) if named else None

@@ -1,0 +1,244 @@
+"""A mode of a model, such as how hard it thinks, is a candidate: its accuracy and time decide."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from laar.accuracy.assessor import Assessment, PlainAssessor
+from laar.accuracy.capability import SpeedPrior
+from laar.core.decision import Completion, Decision
+from laar.core.director import Director
+from laar.core.membership import EndpointSpec
+from laar.core.modes import ModeSettings
+from laar.core.request import Api, Request
+from laar.errors import RequestError
+from laar.prefix.beliefs import PrefixBeliefs
+from support.directors import director_of
+
+FAST = ModeSettings(chat={"enable_thinking": False})
+LOW = ModeSettings(chat={"reasoning_effort": "low"}, own_prefix=True)
+MODES = {"big": {"fast": FAST, "low": LOW}, "small": {"fast": FAST}}
+NAMES = ("big", "small", "big:fast", "big:low", "small:fast")
+SECONDS = {"big": 60.0, "big:fast": 3.0, "big:low": 20.0, "small": 30.0, "small:fast": 2.0}
+
+
+class Measured(PlainAssessor):
+    """Knows how often each model and mode is right."""
+
+    def __init__(self, right: Mapping[str, float]) -> None:
+        super().__init__()
+        self.right = right
+        self.measured = tuple(right)
+        self.fails = False
+
+    def assess(
+        self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
+    ) -> Assessment:
+        if self.fails:
+            raise ValueError
+        plain = super().assess(request, models, tried, now)
+        right = np.array([self.right.get(model, 0.5) for model in models])
+        return replace(plain, probability=right, evidence=np.full(len(models), 99.0))
+
+
+def director(right: Mapping[str, float], **given: object) -> Director:
+    specs = [
+        EndpointSpec(address=f"{model}{n}:80", models=(model,))
+        for model in ("big", "small")
+        for n in (1, 2)
+    ]
+    made = director_of(*specs, assessor=Measured(right), modes=MODES, **given)
+    made.engines.reassess(lambda name: SpeedPrior(answer_s=SECONDS[name]))
+    return made
+
+
+def asked(number: int = 0, text: str = "why?", **said: object) -> Request:
+    given = {"api": Api.CHAT, "model": "auto", "any_mode": True, "question": text, **said}
+    return Request(id=f"r{number}", spans=(text,), chars=len(text), **given)
+
+
+RIGHT = {"big": 0.97, "big:fast": 0.6, "big:low": 0.9, "small": 0.8, "small:fast": 0.5}
+
+
+def test_the_mode_with_the_least_time_to_a_correct_answer_is_chosen() -> None:
+    rng = random.Random(3)
+    for _ in range(60):
+        right = {name: rng.uniform(0.05, 0.99) for name in NAMES}
+        wrong_s = 10.0 ** rng.uniform(0.0, 3.5)
+        retries = rng.random() < 0.5
+        model = rng.choice(["auto", "big", "small"])
+        said = {"retries": True} if retries else {"wrong_answer_s": wrong_s}
+        costs = {
+            name: SECONDS[name] / q if retries else SECONDS[name] + (1.0 - q) * wrong_s
+            for name, q in right.items()
+            if model in ("auto", name.partition(":")[0])
+        }
+        chosen = director(right).choose(asked(model=model, **said), 0.0)
+        assert costs[chosen.model] <= 1.02 * min(costs.values()) + 0.1
+        assert chosen.address.startswith(chosen.model.partition(":")[0])
+        assert (chosen.mode is None) == (":" not in chosen.model)
+
+
+def test_clients_that_do_not_ask_again_get_the_mode_that_is_right_most_often() -> None:
+    d = director(RIGHT)
+    assert d.choose(asked(model="big"), 0.0).model == "big"  # a concrete name, too
+    assert d.choose(asked(model="big", retries=True), 0.0).model == "big:fast"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"any_mode": False},
+        {"api": Api.RESPONSES},
+        {"api": Api.EMBEDDINGS},
+        {"policy": "least-loaded"},
+        {"policy": "round-robin"},
+    ],
+)
+def test_requests_that_no_mode_applies_to_are_as_without_modes(said: Mapping[str, object]) -> None:
+    d = director(RIGHT)
+    plain = director(RIGHT)
+    plain.use(replace(plain.settings, modes={}), plain.policies)
+    for number in range(8):
+        request = asked(number, retries=True, **said)
+        one, other = d.decide(request, 0.0), plain.decide(request, 0.0)
+        assert (one.mode, one.model, one.address) == (None, other.model, other.address)
+        assert one.fallbacks == other.fallbacks
+
+
+def test_a_mode_is_not_used_while_nothing_says_how_often_it_is_right() -> None:
+    measured = {name: q for name, q in RIGHT.items() if name != "small:fast"}
+    assert "small:fast" not in {asked_of(director(measured), n).model for n in range(9)}
+    for lacking in (["big"], []):
+        d = director({name: RIGHT[name] for name in lacking})
+        assert d.choose(asked(retries=True), 0.0).mode is None
+    broken = director(RIGHT)
+    broken.assessor.fails = True
+    decision = broken.choose(asked(retries=True), 0.0)
+    assert (decision.mode, decision.reason) == (None, "degraded-assessor")
+
+
+def asked_of(d: Director, number: int) -> Decision:
+    return d.decide(asked(number, retries=True), 0.0)
+
+
+def test_modes_share_their_endpoints_queue_and_load() -> None:
+    d = director(RIGHT)
+    places = Counter(asked_of(d, number).address for number in range(12))
+    assert set(places.values()) == {6}, "the two endpoints with the fastest mode take turns"
+    view = d.choose(asked(retries=True), 0.0).view
+    assert view is not None
+    at = {address: d.table.slot(address) for address in places}
+    for address, count in places.items():
+        assert set(view.in_flight[view.slots == at[address]]) == {count}
+
+
+def test_fallbacks_have_the_mode_that_the_body_has() -> None:
+    right = {**RIGHT, "big:fast": 0.99, "big": 0.98, "small": 0.97}
+    d = director(right, fallbacks=8)
+    decision = d.choose(asked(retries=True), 0.0)
+    assert decision.model == "big:fast"
+    addresses = (decision.address, *decision.fallbacks)
+    assert sorted(addresses) == ["big1:80", "big2:80"]
+    served = d.decide(asked(retries=True), 0.0)
+    d.served_by(served, served.fallbacks[0], 0.1)
+    assert (served.flight.model, served.flight.tried) == ("big:fast", ("big:fast",))
+
+
+@pytest.mark.parametrize("model", ["auto", "big"])
+def test_retries_avoid_the_modes_that_failed_until_all_are_exhausted(model: str) -> None:
+    d = director(RIGHT)
+    tried: tuple[str, ...] = ()
+    own = [name for name in NAMES if model in ("auto", name.partition(":")[0])]
+    for number in range(len(own)):
+        decision = d.decide(asked(number, model=model, tried=",".join(tried)), 0.0)
+        assert decision.model not in tried
+        assert decision.exhausted == (number == len(own) - 1)
+        tried = decision.tried
+    assert sorted(tried) == sorted(own)
+
+
+def answer(d: Director, decision: Decision, now: float, seconds: float, tokens: int | None) -> None:
+    d.answering(decision, now + 0.05)
+    end = Completion(
+        status=200,
+        cause="complete",
+        latency_s=seconds,
+        ttft_s=0.05,
+        prompt_tokens=1,
+        completion_tokens=tokens,
+    )
+    d.settle(decision, end)
+
+
+@pytest.mark.parametrize("counts", [True, False], ids=["lengths known", "not known"])
+def test_times_are_learned_for_each_mode_and_no_mix_of_modes_moves_the_others(counts: bool) -> None:
+    rng = random.Random(5)
+    d = director(RIGHT)
+    took, now = {"big": 40.0, "big:fast": 5.0, "big:low": 12.0}, 0.0
+    d.settings = replace(d.settings, wrong_answer_s=None)
+    for number in range(240):
+        name = "big:fast" if number % 8 else rng.choice(["big", "big:low"])
+        tried = ",".join(other for other in took if other != name)
+        decision = d.decide(asked(number, model="big", tried=tried), now)
+        assert decision.model == name
+        seconds = took[name] * rng.uniform(0.8, 1.25)
+        answer(d, decision, now, seconds, round(50 * seconds) if counts else None)
+        now += 100.0
+    view = d.choose(asked(model="big"), now).view
+    assert view is not None
+    assert view.terms is not None
+    for name, seconds in took.items():
+        of = [view.judged[at] == name for at in view.model_id.tolist()]
+        assert view.terms.latency_s[of] == pytest.approx(seconds, rel=0.25), name
+    paces = d.engines.paces
+    assert not paces.any_hasty
+    assert paces.rest[:2] == pytest.approx(1.0, rel=0.2)
+    restored = director(RIGHT)
+    restored.engines.restore(d.engines.state())
+    again = restored.choose(asked(model="big"), now).view
+    assert again is not None
+    assert again.terms is not None
+    assert again.terms.latency_s == pytest.approx(view.terms.latency_s, rel=0.05)
+
+
+def test_only_modes_that_begin_differently_have_prefixes_of_their_own() -> None:
+    text = "x" * 60_000
+    for first, shared in (("big:fast", {"big", "big:fast"}), ("big:low", {"big:low"})):
+        others = ",".join(name for name in NAMES if name != first)
+        d = director(RIGHT, prefixes=PrefixBeliefs(key=b"k" * 16, max_bytes=1 << 20))
+        decision = d.decide(asked(text=text, tried=others), 0.0)
+        assert decision.model == first
+        answer(d, decision, 0.0, 1.0, 9)
+        view = d.choose(asked(text=text, tried=others), 5.0).view
+        assert view is not None
+        share = view.cached_tokens / view.tokens
+        there = view.slots == decision.slot
+        cached = {view.judged[at] for at in view.model_id[there & (share > 0.9)].tolist()}
+        assert cached == shared
+        assert not share[~there].any()
+
+
+def test_a_mode_never_takes_a_name_that_something_else_has() -> None:
+    spec = EndpointSpec(address="e:80", models=("big", "big:fast"), adapters=("big:fast",))
+    other = EndpointSpec(address="f:80", models=("big:low",))
+    d = director_of(spec, other, assessor=Measured(RIGHT), modes=MODES)
+    assert d.table.judged == ["big", "big:low"]
+    decision = d.decide(asked(model="big:fast", retries=True), 0.0)
+    assert (decision.mode, decision.flight.adapter) == (None, "big:fast")
+    with pytest.raises(RequestError, match="small:fast"):
+        d.decide(asked(model="small:fast"), 0.0)
+
+
+def test_a_companion_may_ask_the_same_model_in_another_mode() -> None:
+    d = director({"big": 0.99, "big:low": 0.6, "small": 0.1})
+    first = d.decide(asked(model="big", retries=True), 0.0)
+    assert first.model == "big:low"
+    found = d.choose(replace(asked(1, model="big", retries=True), companion_of="r0"), 0.0)
+    assert (found.model, found.reason) == ("big", "companion")
