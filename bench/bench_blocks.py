@@ -104,7 +104,7 @@ class Stand:
         yield f"{PROMPTS:,} prefixes saved", self.save
 
     async def copy(self) -> None:
-        """Copy the longest body: 5 ms on an idle machine."""
+        """Copy the longest body; the other figures are in proportion."""
         bytearray(bytes(BODY_BYTES))
 
     # -- clients -----------------------------------------------------------------------------------
