@@ -177,7 +177,8 @@ def _pulls(
     now: float,
 ) -> tuple[Floats, Pulls | None]:
     """Return each slot's share without pulls in progress, and what candidates may pull."""
-    slots, tokens, shares = group.slots, match.tokens[chooser.table.model_id[group.slots]], match.shares.copy()
+    slots, shares = group.slots, match.shares.copy()
+    tokens = match.tokens[chooser.table.model_id[slots]]
     for slot in prefixes.index.pulling(now):
         shares[slot] = prefixes.without_pulls(slot, match.chain, shares.item(slot))
 
