@@ -260,7 +260,8 @@ class RequestHalf(StreamState):
             collected.release()
         collected.is_complete = True
         body = collected.data = bytes(collected.data or b"")
-        if len(body) > SHORT_BYTES and (len(body) > ASIDE_BYTES or not is_quick(body)):
+        is_short = len(body) <= SHORT_BYTES  # as usual
+        if len(body) > ASIDE_BYTES or not (is_short or is_quick(body)):
             if not collected.hold(len(body), now):
                 return self._refuse(_BODIES_FULL, out)
             out.append(Read(self.api, body))
