@@ -1,8 +1,8 @@
 """How hard a model thinks: laar's choice among modes against rules that people write.
 
-The model is DeepSeek-R1-Distill-Qwen-7B, with the accuracies and mean lengths of answers that are
-published for it with and without thinking (AdaptThink, arXiv 2505.13417, table 1): GSM8K, MATH-500
-and AIME 2024. It serves them from four endpoints with the lab's 7B engine on an A100. A third of
+The model is DeepSeek-R1-Distill-Qwen-7B, with accuracies and mean lengths of answers with and
+without thinking after AdaptThink (arXiv 2505.13417, table 1), on GSM8K, MATH-500 and AIME 2024. The
+numbers were written down without the paper at hand: compare them before you quote them. It serves them from four endpoints with the lab's 7B engine on an A100. A third of
 the questions are of each task, and clients name it. All clients check answers and ask again.
 
 What is not published is assumed: an answer's length is log-normal around the mean (sigma 0.5), and
