@@ -14,7 +14,7 @@ from laar.datalayer import files
 
 @pytest.mark.parametrize(
     "command",
-    [["doctor"], ["explain", "request.json", "--url", "http://127.0.0.1:1"], ["tune", "--live"]],
+    [["doctor"], ["explain", "request.json", "--url", "http://127.0.0.1:1"]],
     ids=lambda command: command[0],
 )
 def test_a_file_of_reporters_is_rejected_as_the_viewers_token(tmp_path, monkeypatch, command):

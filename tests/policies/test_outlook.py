@@ -79,7 +79,9 @@ def test_predictions_are_reported_with_the_decision():
     decision = ask(d, DOCUMENT, 0.0)
     seconds = decision.tokens * 1e-4
     context = 0.5 * decision.tokens / 65536.0
-    headers = dict(headers_of_answer(decision, Answers("all"), shadow=False, overhead_us=1))
+    headers = dict(
+        headers_of_answer(decision, Answers("all"), shadow=False, overhead_us=1, ignored="")
+    )
     ttft_ms = 1000.0 * seconds * (1.0 + 2.0 * context)
     assert float(headers[TTFT_MS]) == pytest.approx(ttft_ms, abs=0.06)
     assert float(headers[COST_MS]) > float(headers[TTFT_MS])

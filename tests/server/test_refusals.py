@@ -66,6 +66,7 @@ async def test_answers_by_laar_itself_are_counted_once_by_reason(processor):
     send(broken, b'{"model": "m"}')  # must be refused: Envoy would choose from all pools
     assert broken._call.answers
     assert dict(processor.metrics.refusals) == {
+        ("200", "models"): 1,
         ("403", "denied-path"): 1,
         ("400", "bad-request"): 1,
         ("404", "unknown-model"): 1,

@@ -87,7 +87,7 @@ class Envoy:
     async def wait(self):
         await asyncio.Event().wait()
 
-    keep_log_short = wait
+    keep_log_short = report_bypasses = wait
 
     async def drain(self, limit_s):
         pass

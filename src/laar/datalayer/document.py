@@ -215,19 +215,29 @@ def _faults(
     faults = []
     for fault in error.errors(include_url=False):
         place: Place = fault["loc"]
-        name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
+        told = dict[Place, str]()
         if fault["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            anywhere = re.sub(r"\[\d+\]", "[]", name).lstrip(".")
-            message = removed.get(anywhere) or unknown("key", place[-1], _keys(model, place[:-1]))
+            given = fault["input"] if isinstance(fault["input"], dict) else {}
+            for inner in (place, *((*place, key) for key in given)):  # or its section is gone
+                if message := removed.get(re.sub(r"\[\d+\]", "[]", _name(inner))):
+                    told[inner] = message
+            told = told or {place: unknown("key", place[-1], _keys(model, place[:-1]))}
         else:
-            message = _message(fault["type"], fault.get("ctx", {}), fault["input"], fault["msg"])
-        faults.append(
-            f"{path}:{line_of(place, lines)}: {name.lstrip('.')}{': ' * bool(name)}{message}"
-        )
+            kind, context = fault["type"], fault.get("ctx", {})
+            told[place] = _message(kind, context, fault["input"], fault["msg"])
+        for at, message in told.items():
+            name = _name(at)
+            faults.append(f"{path}:{line_of(at, lines)}: {name}{': ' * bool(name)}{message}")
     shown = faults[:MAX_FAULTS_SHOWN]
     if len(faults) > len(shown):
         shown.append(f"{path}: and {len(faults) - len(shown)} more errors")
     return "\n".join(shown)
+
+
+def _name(place: Place) -> str:
+    """Return a place as users write it, such as `endpoints[0].address`."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
+    return "".join(parts).lstrip(".")
 
 
 def _keys(model: Any, place: Place) -> list[str]:
