@@ -100,7 +100,7 @@ async def test_lists_of_former_models_are_not_kept(processor):
             assert names[9].encode() in answer.immediate_response.body
         taken.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
-    assert taken[-1] - taken[0] < 1_000_000
+    assert taken[-1] - taken[0] < 1_500_000  # the open exchanges keep their answers
 
 
 @pytest.mark.parametrize(("served_by", "moved"), [("127.0.0.1:9", 0), ("127.0.0.2:9", 1)])
