@@ -68,6 +68,10 @@ def run(scope: Scope) -> Report:
         evidence[f"best-{last}"] = {"": Seen(ours, best)}
         evidence[f"affinity-{last}"] = {"": Seen(ours, affinity)}
         evidence[f"published-weights-{last}"] = {"": Seen(published, best)}
+    for name in ("p50", "p99"):
+        column = f"ttft_{name}_s"
+        ours = [run[column] for run in results[_OURS]]
+        evidence[f"best-{name}"] = {"": Seen(ours, best_baseline(results, column))}
     learned = Table(
         title="Learned weights: tokens per millisecond of round trip and per queued token",
         columns=("seed", *PAPER_BOX),

@@ -2,8 +2,9 @@
 
 The model is DeepSeek-R1-Distill-Qwen-7B, with accuracies and mean lengths of answers with and
 without thinking after AdaptThink (arXiv 2505.13417, table 1), on GSM8K, MATH-500 and AIME 2024. The
-numbers were written down without the paper at hand: compare them before you quote them. It serves them from four endpoints with the lab's 7B engine on an A100. A third of
-the questions are of each task, and clients name it. All clients check answers and ask again.
+numbers were written down without the paper at hand: compare them before you quote them. Four
+endpoints serve it with the lab's 7B engine on an A100. A third of the questions are of each task,
+and clients name it. All clients check answers and ask again.
 
 What is not published is assumed: an answer's length is log-normal around the mean (sigma 0.5), and
 how a question's attempts depend on each other. There are two cases.

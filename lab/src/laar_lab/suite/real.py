@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import cycle, islice
+from itertools import cycle, groupby, islice, pairwise
+from operator import itemgetter
 from pathlib import Path
 from random import Random
 
@@ -88,7 +89,14 @@ def _trace(path: Path) -> list[tuple[float, Lengths]]:
             found.append((at_ms / 1e3, line))
     if not found:
         raise SettingError(f"{path}: no request of at most {MAX_PROMPT_TOKENS} tokens")
-    return found
+    # The trace's clock moves in steps of seconds. Requests of a step are spread over it: at one
+    # instant, each short prompt would overtake the uploads of all longer ones.
+    steps = [list(same) for _, same in groupby(found, key=itemgetter(0))]
+    for same, following in pairwise(steps):
+        (first_s, _), (next_s, _) = same[0], following[0]
+        for number, (_, line) in enumerate(same):
+            same[number] = first_s + (next_s - first_s) * number / len(same), line
+    return [request for same in steps for request in same]
 
 
 @dataclass(frozen=True, slots=True)
