@@ -29,6 +29,7 @@ import uvloop
 import yaml
 
 from bench.bench_decision import Caller, request_messages
+from bench.options import parser_for
 from laar.core.request import Api, Request
 from laar.datalayer.kv_batches import Groups
 from laar.datalayer.kv_events import KvEvents
@@ -339,7 +340,10 @@ async def run(directory: Path, names: Sequence[str]) -> bool:
     return met
 
 
-def main(argv: Sequence[str] = ()) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and return 3 if a block was too long."""
+    parser = parser_for("blocks", __doc__)
+    parser.add_argument("cases", nargs="*", help="parts of the names of cases; default: all")
+    names = parser.parse_args(argv).cases
     with TemporaryDirectory() as directory:
-        return 0 if uvloop.run(run(Path(directory), argv)) else 3
+        return 0 if uvloop.run(run(Path(directory), names)) else 3

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from laar_lab.experiments import all_experiments
+from laar_lab.experiments import all_experiments, modes
 from laar_lab.experiments.laar_ladder import _Run
 from laar_lab.experiments.lookups import CellResult
 from laar_lab.experiments.medha_runs import Latencies
@@ -59,6 +59,7 @@ def invented(kind: Any) -> Any:
             **{n: np.array([RNG.random() + 0.1] * 9) for n in ("ttft_s", "first_s", "tpot_s")},
             is_long=np.arange(9) % 3 == 0,
         ),
+        modes._Run: lambda: modes._Run(restricted=RNG.random(), solved=0.5, by_task=Numbers()),
         _Run: lambda: _Run(times=np.array([RNG.random() for _ in range(20)]), engine_s=1.0),
     }
     return made[kind]()
