@@ -19,6 +19,7 @@ import orjson
 
 from laar.core.request import LIMITS, Api
 from laar.health.recent import Habit, stands_out
+from laar.latest import Latest
 
 if TYPE_CHECKING:
     from laar.core.decision import Completion, Decision
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 Members = Mapping[str, object]
 
 _REFUSALS = frozenset((400, 422))
+_MAX_NAMES = 1024
 
 _SAY_HOW_HARD = frozenset(("reasoning_effort", "reasoning", "thinking"))
 """The members by which clients of the three APIs say how hard a model should think."""
@@ -82,12 +84,13 @@ class Refused:
     """How often engines refuse requests in each mode: they may not know the members it adds."""
 
     def __init__(self) -> None:
-        self._habits: dict[str, Habit] = {}  # by mode, and by model for requests in none
+        self._habits: Latest[str, Habit] = Latest(_MAX_NAMES)  # by mode; by model if in none
 
     def note(self, decision: Decision, end: Completion) -> None:
         """Record how a request ended that could have been asked in a mode."""
         if end.ok or end.status in _REFUSALS:
-            habit = self._habits.setdefault(decision.flight.model, Habit())
+            name = decision.flight.model
+            habit = self._habits[name] = self._habits.get(name) or Habit()
             habit.note(decision.now + end.latency_s, happened=not end.ok)
 
     def refuses(self, mode: Mode, now: float) -> bool:
