@@ -88,10 +88,13 @@ class Refused:
 
     def note(self, decision: Decision, end: Completion) -> None:
         """Record how a request ended that could have been asked in a mode."""
-        if end.ok or end.status in _REFUSALS:
-            name = decision.flight.model
-            habit = self._habits[name] = self._habits.get(name) or Habit()
-            habit.note(decision.now + end.latency_s, happened=not end.ok)
+        name, mode = decision.flight.model, decision.mode
+        refused = not end.ok and end.status in _REFUSALS
+        if refused and name not in self._habits:  # nothing is counted before the first refusal
+            for each in (name, mode.model if mode else name):
+                self._habits[each] = self._habits.get(each) or Habit()
+        if (refused or end.ok) and (habit := self._habits.get(name)) is not None:
+            habit.note(decision.now + end.latency_s, happened=refused)
 
     def refuses(self, mode: Mode, now: float) -> bool:
         """Return whether requests are refused because of a mode, as far as is known."""
