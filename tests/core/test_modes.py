@@ -12,12 +12,15 @@ import pytest
 
 from laar.accuracy.assessor import Assessment, PlainAssessor
 from laar.accuracy.capability import SpeedPrior
+from laar.core.companions import beside
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
-from laar.core.membership import EndpointSpec
+from laar.core.membership import ROLE_LABEL, EndpointSpec
 from laar.core.modes import ModeSettings
 from laar.core.request import Api, Request
 from laar.errors import RequestError
+from laar.flow.admission import Admission
+from laar.flow.settings import FlowSettings
 from laar.prefix.beliefs import PrefixBeliefs
 from support.directors import director_of
 
@@ -242,3 +245,84 @@ def test_a_companion_may_ask_the_same_model_in_another_mode() -> None:
     assert first.model == "big:low"
     found = d.choose(replace(asked(1, model="big", retries=True), companion_of="r0"), 0.0)
     assert (found.model, found.reason) == ("big", "companion")
+
+
+def test_the_companion_of_a_retried_request_knows_the_mode_of_the_first() -> None:
+    for right in ({"big": 0.99, "big:fast": 0.6}, {"big": 0.9, "big:fast": 0.7, "big:low": 0.8}):
+        d = director({**right, "small": 0.1}, fallbacks=8)
+        first = d.decide(asked(model="big", retries=True), 0.0)
+        d.served_by(first, first.fallbacks[0], 0.1)
+        d.use(replace(d.settings, modes={"big": {"new": FAST, **MODES["big"]}}), d.policies)
+        view = d.choose(asked(1, model="big", retries=True), 0.1).view
+        assert view is not None
+        found = beside(first, view)
+        names = [view.judged[at] for at in view.model_id.tolist()]
+        assert found.right == right[first.model]
+        assert found.also_right.tolist() == [right[name] for name in names]
+
+
+def test_without_modes_a_request_keeps_what_it_needs() -> None:
+    """An assessor that fails takes the modes away, and nothing else."""
+    roles = {"big1:80": "prefill", "big2:80": "decode", "big3:80": "decode"}
+    specs = [
+        EndpointSpec(address=address, models=("big",), labels={ROLE_LABEL: role})
+        for address, role in roles.items()
+    ]
+    d = director_of(*specs, assessor=Measured(RIGHT), modes=MODES, apart="always")
+    d.assessor.fails = True
+    for in_place in (True, False):
+        request = asked(text="x" * 40_000, retries=True, prefill_in_place=in_place)
+        decision = d.choose(request, 0.0)
+        assert (decision.mode, decision.prefiller is None) == (None, in_place)
+
+
+def test_no_mode_is_drawn_blindly_if_only_full_endpoints_fit() -> None:
+    d = director(RIGHT)
+    d.assessor.fails = True
+    windows = {"big": 1_000_000, "small": 100}
+    specs = [d.table.spec(slot) for slot in d.table.active.tolist()]
+    d.table.replace("t", [replace(s, max_model_len=windows[s.models[0]]) for s in specs])
+    for slot in d.table.active.tolist():
+        d.table.waiting[slot] = 1e6 * (d.table.spec(slot).models[0] == "big")
+    d.table.read_at[:] = 0.0
+    decision = d.choose(asked(text="x" * 4000, retries=True), 0.0)
+    assert (decision.address[:3], decision.mode) == ("big", None)
+
+
+@pytest.mark.parametrize("refuses", ["a mode", "some clients' requests", "all"])
+def test_a_mode_that_engines_refuse_is_hardly_used(refuses: str) -> None:
+    rng, d, used, refused = random.Random(7), director(RIGHT), 0, 0
+    for number in range(300):
+        decision = d.decide(asked(number, model="big", retries=True), 2.0 * number)
+        in_mode = decision.mode is not None
+        used += in_mode
+        bad = {"a mode": in_mode, "all": True}.get(refuses, rng.random() < 0.2)
+        refused += bad
+        status = rng.choice((400, 422)) if bad else 200
+        d.settle(decision, Completion(status=status, cause="complete", latency_s=1.0))
+    if refuses == "a mode":
+        assert 2 <= refused < 60
+    elif refuses == "all":
+        assert used > 0
+    else:
+        assert used > 250
+
+
+def test_requests_that_wait_compete_for_endpoints_and_change_no_times() -> None:
+    d = director(RIGHT)
+    gate = Admission(d, FlowSettings(max_requests=1, max_hold_s=60.0))
+    waiting = [asked(n, model="big", retries=True, any_mode=n != 3) for n in range(4)]
+    for request in waiting:
+        gate.ask(request, 0.0)
+    slots = [d.table.slot(f"big{n}:80") for n in (1, 2)]
+    assert [item.reach for item in gate.queue.items()] == [sum(1 << slot for slot in slots)] * 2
+    d.engines.kept = None  # as after an answer
+    view = d.choose(asked(model="big", retries=True), 0.0).view
+    assert view is not None
+    d.engines.kept = None
+    gate.explained(d.choose(asked(model="big", retries=True), 0.0), 0.0)
+    again = d.choose(asked(model="big", retries=True), 0.0).view
+    assert again is not None
+    assert again.terms is not None
+    assert view.terms is not None
+    assert again.terms.latency_s == pytest.approx(view.terms.latency_s)

@@ -273,3 +273,55 @@ def test_the_source_is_the_soonest_of_those_with_the_longest_prefix():
             assert found.tokens[at] == more > 256
             expected_s = min(soonest)[0] + 0.025 + more / 10_000.0
             assert found.seconds[at] == pytest.approx(expected_s)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.7, 1.0, 1.6])
+@pytest.mark.parametrize("found", [True, False])
+def test_a_pull_is_judged_by_the_share_that_was_found_however_long_the_prompt_is(share, found):
+    d = hot(endpoint(A), endpoint(B))
+    decision = d.decide(request(), 1.0)
+    length = round(share * decision.tokens)
+    end = Completion(
+        status=200,
+        cause="complete",
+        latency_s=0.7,
+        ttft_s=decision.view.terms.all_ttft_s.item(decision.position),
+        prompt_tokens=length,
+        cached_tokens=round(0.99 * length) if found else round(0.5 * length),
+    )
+    d.settle(decision, end)
+    _, pace = d.sources._times(decision.pull.slot, 1.7)
+    assert (pace < 1.1) == found
+
+
+def test_a_source_that_has_left_teaches_nothing_about_its_slot_or_others():
+    for heir in ((), (endpoint(C),)):
+        d = hot(endpoint(A), endpoint(B))
+        decision = d.decide(request(), 1.0)
+        d.table.replace("t", [endpoint(B)])
+        d.table.replace("t", [endpoint(B), *heir])
+        finish(d, decision, 1.0, cached=0)
+        assert d.sources._times(decision.pull.slot, 1.6) == (0.0, 1.0)
+
+
+def test_a_fallback_with_another_model_is_not_told_to_pull():
+    models = {A: "m", B: "m", C: "other"}
+    d = fleet(
+        *(EndpointSpec(address=at, models=(m, "both"), labels=PULLS) for at, m in models.items()),
+        fallbacks=8,
+    )
+    busy(d, B, C)
+    first = d.decide(request(model="both"), 0.0)
+    finish(d, first, 1.0)
+    busy(d, A, C, now=2.0)
+    d.engines.traffic.ahead_s[d.table.slot(B)] = 0.0
+    decision = d.choose(request(model="both"), 2.0)
+    assert (first.address, pulled(decision)) == (A, (B, A))
+    assert decision.fallbacks == (A,)
+
+
+def test_a_failure_to_find_a_source_costs_only_the_pull(monkeypatch):
+    d = hot(endpoint(A), endpoint(B))
+    monkeypatch.setattr(d.sources, "offers", lambda *_: 1 / 0)
+    decision = d.decide(request(), 1.0)
+    assert (decision.pull, decision.reason) == (None, "degraded-prefixes")

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from laar.core.modes import kept_members
+from laar.core.request import LIMITS
 from laar.errors import SettingError
 from laar.settings import load
 from laar.settings.ignored import remarks
@@ -37,6 +38,7 @@ def test_modes_are_members_of_bodies_by_api(tmp_path, mode):
     kept = kept_members(read.settings.routing.director.modes)
     assert kept is not None
     assert kept >= {name for members in of.members.values() for name in members}
+    assert kept.isdisjoint(LIMITS) or kept >= set(LIMITS), "a client's limit has several names"
     assert [line for line in remarks(read) if "routing.modes.qwen: unknown model `qwen`" in line]
 
 

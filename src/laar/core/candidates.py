@@ -17,6 +17,7 @@ from laar.core.catalog import no_such_model
 from laar.core.decision import DirectorSettings
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.filters import awake, reachable, unless_none, unsaturated
+from laar.core.modes import Refused
 from laar.core.request import GENERATES, Api, Request
 from laar.core.roundtrip import KEPT_OPEN_S, fresh_rtt
 from laar.errors import RequestError
@@ -83,6 +84,7 @@ class Candidates:
         self._max_waiting = settings.max_waiting
         self._groups: dict[tuple[str, str, bool | None], Group] = {}
         self._version = -1
+        self.refused = Refused()
 
     def of(self, request: Request, subset: frozenset[str] | None, now: float) -> Group:
         """Return the candidates for a request's model name, within its pool and a subset.
@@ -206,14 +208,16 @@ class Candidates:
         Args:
             group: a group without modes.
             api: the request's API; modes without members for it are left out.
-            measured: the models and modes that the artifact knows; others are left out.
+            measured: the models and modes that the artifact knows; others are left out, and those
+                in which engines refuse requests that they take otherwise.
         """
         if (found := group.moded.get(api)) is not None:
             return found
         table, own = self._table, group.model_id
         positions, model_ids, up = [np.arange(len(own))], [own], set(group.up)
         for model_id, mode in table.modes.items():
-            if api in mode.members and mode.name in measured and mode.model in measured:
+            known = mode.name in measured and mode.model in measured
+            if api in mode.members and known and not self.refused.refuses(mode, group.at):
                 of = np.flatnonzero(own == table.models.index(mode.model))
                 positions.append(of)
                 model_ids.append(np.full(len(of), model_id, np.intp))

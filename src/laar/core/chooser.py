@@ -30,7 +30,6 @@ from laar.core.exploring import Explorer
 from laar.core.filters import fresh
 from laar.core.guards import Faults
 from laar.core.interfaces import Assessor, Fault, Room, View
-from laar.core.modes import Mode
 from laar.core.needs import Needs
 from laar.core.policy import Policy
 from laar.core.pulls import Sources
@@ -154,9 +153,8 @@ class Chooser:
             drawn = self._draw(request, group, now)
             return self._decision(request, group, drawn, now, new_id, earlier, group.alive)
         view, tokens_of, degraded = view_of(self, request, earlier, group, now)
-        if degraded and group.plain is not None:  # nothing says how often a mode is right
-            group = group.plain
-            view, tokens_of, degraded = view_of(self, request, earlier, group, now)
+        if degraded and group.plain is not None:
+            group, view, tokens_of, degraded = self._without_modes(request, earlier, group, now)
         able = group.alive
         if self.table.windowed or self.needs.refusals:
             fits, able = self._fitting(view, group, tokens_of)
@@ -164,6 +162,10 @@ class Chooser:
                 subset = frozenset(self.table.by_slot[slot].address for slot in able.tolist())
                 group, earlier = self._group(request, policy, now, subset)
                 view, tokens_of, degraded = view_of(self, request, earlier, group, now)
+                if degraded and group.plain is not None:
+                    group, view, tokens_of, degraded = self._without_modes(
+                        request, earlier, group, now
+                    )
                 fits, able = self._fitting(view, group, tokens_of)
             view.fits = fits
         if request.companion_of:
@@ -228,7 +230,9 @@ class Chooser:
         fallbacks: tuple[str, ...] = ()
         if not once:
             named = served if request.model else ""
-            fallbacks = self._fallbacks(group, ranking, named, prefiller, mode)
+            fallbacks = self._fallbacks(
+                group, ranking, named, prefiller, alike=bool(prefiller or pull or mode)
+            )
         return Decision(
             id=new_id(),
             request=request,
@@ -312,6 +316,14 @@ class Chooser:
         ):
             group = replace(group, prefillers=None)
         return group, earlier
+
+    def _without_modes(
+        self, request: Request, earlier: Sequence[str], group: Group, now: float
+    ) -> tuple[Group, View, Floats, str]:
+        """Return a group without its modes, of which nothing is known then, and its view."""
+        assert group.plain is not None
+        group = replace(group.plain, prefillers=group.prefillers and group.plain.prefillers)
+        return group, *view_of(self, request, earlier, group, now)
 
     def _rank(
         self,
@@ -411,14 +423,15 @@ class Chooser:
         ranking: Ranking,
         served: str,
         prefiller: Prefiller | None,
-        mode: Mode | None,
+        *,
+        alike: bool,
     ) -> tuple[str, ...]:
         """Return the fallbacks, best first: endpoints that serve the model in the body, if any.
 
         Endpoints that are doubted or full come last. Those that the request does not fit are
         omitted, as their refusal would be final. Envoy retries with the same headers, so fallbacks
-        must share the first endpoint's rank, key and base path. With a prefiller or a mode, they
-        must also share its model, and exclude the prefiller.
+        must share the first endpoint's rank, key and base path, and, if `alike`, its model: with a
+        prefiller, a pull or a mode. They exclude the prefiller.
         """
         table, found = self.table, dict[str, None]()
         by_slot, slots, order = table.by_slot, ranking.slots, ranking.order
@@ -438,7 +451,7 @@ class Chooser:
             # All attempts have the same request path and key.
             if spec.way is not way and (spec.way.base, spec.way.key) != (way.base, way.key):
                 continue
-            if (prefiller or mode) and spec.models[0] != first.models[0]:
+            if alike and spec.models[0] != first.models[0]:
                 continue
             # An endpoint is as many candidates as its model has modes.
             if (prefiller is None or slot != prefiller.slot) and spec is not first:

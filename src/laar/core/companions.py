@@ -122,17 +122,18 @@ def beside(first: Decision, view: View) -> Beside:
     before = first.view
     assert before is not None
     assert before.terms is not None
-    slots, served, at = before.slots.tolist(), first.flight.slot, first.position
-    if served != first.slot and served in slots:  # Envoy retried
-        at = slots.index(served)
+    names, at = [before.judged[model] for model in before.model_id.tolist()], first.position
+    there = np.flatnonzero(before.slots == first.flight.slot).tolist()
+    if first.flight.slot != first.slot and there:  # Envoy retried
+        at = max(there, key=lambda each: names[each] == first.flight.model)
     known = before.evidence if before.reported is None else before.evidence + before.reported
     right = before.probability.item(at) if known.item(at) > 0.0 else 1.0
-    of = dict(zip(before.model_id.tolist(), before.probability.tolist(), strict=True))
+    of = dict(zip(names, before.probability.tolist(), strict=True))
     return Beside(
         model=first.flight.model,
         left_s=max(first.now + before.terms.latency_s.item(at) - view.now, 0.0),
         right=right,
-        also_right=np.array([of.get(model, 0.0) for model in view.model_id.tolist()]),
+        also_right=np.array([of.get(view.judged[at], 0.0) for at in view.model_id.tolist()]),
     )
 
 

@@ -236,6 +236,8 @@ class Director(Chooser):
         flight.settled = True
         if decision.request.retries:
             self.companions.end(decision)
+        if decision.request.any_mode:
+            self.candidates.refused.note(decision, end)
         if flight.attempt is not None and flight.attempt.useless:
             end.ok = False  # learn no more from it than from a refusal
         run_steps(self._observers.ending, self.degraded, decision, end)

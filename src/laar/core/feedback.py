@@ -139,7 +139,8 @@ class Feedback:
         learn, reported = self._chooser.sources.learn, end.cached_tokens
         if view is None or view.terms is None:
             return
-        if reported is not None and reported < _FOUND * decision.believed_share * decision.tokens:
+        tokens = end.prompt_tokens or decision.tokens
+        if reported is not None and reported < _FOUND * decision.believed_share * tokens:
             learn(pull, math.inf, 1.0, now)
         elif end.ttft_s is not None and decision.request.first_token_seen:
             expected_s = view.terms.all_ttft_s.item(decision.position)

@@ -13,13 +13,21 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import orjson
 
-from laar.core.request import Api
+from laar.core.request import LIMITS, Api
+from laar.health.recent import Habit, stands_out
+from laar.latest import Latest
+
+if TYPE_CHECKING:
+    from laar.core.decision import Completion, Decision
 
 Members = Mapping[str, object]
+
+_REFUSALS = frozenset((400, 422))
+_MAX_NAMES = 1024
 
 _SAY_HOW_HARD = frozenset(("reasoning_effort", "reasoning", "thinking"))
 """The members by which clients of the three APIs say how hard a model should think."""
@@ -72,6 +80,28 @@ class Mode(NamedTuple):
     own_prefix: bool
 
 
+class Refused:
+    """How often engines refuse requests in each mode: they may not know the members it adds."""
+
+    def __init__(self) -> None:
+        self._habits: Latest[str, Habit] = Latest(_MAX_NAMES)  # by mode; by model if in none
+
+    def note(self, decision: Decision, end: Completion) -> None:
+        """Record how a request ended that could have been asked in a mode."""
+        name, mode = decision.flight.model, decision.mode
+        refused = not end.ok and end.status in _REFUSALS
+        if refused and name not in self._habits:  # nothing is counted before the first refusal
+            for each in (name, mode.model if mode else name):
+                self._habits[each] = self._habits.get(each) or Habit()
+        if (refused or end.ok) and (habit := self._habits.get(name)) is not None:
+            habit.note(decision.now + end.latency_s, happened=refused)
+
+    def refuses(self, mode: Mode, now: float) -> bool:
+        """Return whether requests are refused because of a mode, as far as is known."""
+        own, without = (self._habits.get(name) for name in (mode.name, mode.model))
+        return own is not None and stands_out(own, [without or Habit()], now) is not False
+
+
 def modes_of(models: Iterable[str], modes: ByModel, taken: Container[str]) -> list[Mode]:
     """Return the modes of some models, except those whose full names are taken."""
     return [
@@ -85,4 +115,7 @@ def modes_of(models: Iterable[str], modes: ByModel, taken: Container[str]) -> li
 def kept_members(modes: ByModel) -> frozenset[str] | None:
     """Return the members by which a body says itself how to answer; None if there are no modes."""
     named = [m for of in modes.values() for mode in of.values() for m in mode.members.values()]
-    return _SAY_HOW_HARD.union(*named) if named else None
+    kept = _SAY_HOW_HARD.union(*named)
+    if not kept.isdisjoint(LIMITS):
+        kept = kept.union(LIMITS)  # two limits contradict each other
+    return kept if named else None

@@ -160,7 +160,7 @@ class Sources:
         self._free_at[pull.slot] = now + pull.seconds - _START_S
 
     def learn(self, pull: Pull, ratio: float, weight: float, now: float) -> None:
-        """Learn from a pull that took `ratio` times as long as expected.
+        """Learn from a pull that took `ratio` times as long as expected, unless its source left.
 
         Args:
             pull: the pull.
@@ -168,6 +168,9 @@ class Sources:
             weight: expected share of the time that is spent on the pull, in 0..1.
             now: the current time.
         """
+        spec = self._table.by_slot.get(pull.slot)
+        if spec is None or spec.address != pull.address:
+            return
         _, pace = self._times(pull.slot, now)
         seen = min(_MOST, max(_LEAST, pace * ratio))
         self._paces[pull.slot] = pace + _GAIN * weight * (seen - pace), now

@@ -18,6 +18,13 @@ MAX_OBJECTIVE_S = 3600.0
 price of a wrong answer."""
 
 
+LIMITS = (
+    *("max_completion_tokens", "max_tokens", "max_output_tokens"),
+    *("max_new_tokens", "n_predict"),  # SGLang's and llama.cpp's names
+)
+"""Members that limit the tokens of an answer; the first given counts."""
+
+
 class Api(StrEnum):
     """Body format of a request: OTHER are engines' own; an OPAQUE request's body is not read."""
 

@@ -73,7 +73,10 @@ def view_of(
         chain, by_model, shares = match.chain, match.tokens, match.shares
         demand, again, fetched = match.demand, match.again, match.fetched
         if prefixes is not None and group.pulls is not None and group.prefillers is None:
-            shares, pulls = _pulls(chooser, prefixes, match, group, group.pulls, now)
+            try:
+                shares, pulls = _pulls(chooser, prefixes, match, group, group.pulls, now)
+            except Exception:  # noqa: BLE001
+                reason = chooser.degraded.degraded("prefixes")
             pulls = pulls if may_be_apart(request) else None
         if fetched is not None:
             shares = shares - fetched

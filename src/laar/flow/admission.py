@@ -368,7 +368,7 @@ class Admission:
             uncached = tokens - float(view.cached_tokens[best])
             if waits:
                 slots = view.slots if view.fits is None else view.slots[view.fits]
-                reach = sum(1 << slot for slot in slots.tolist())
+                reach = sum(1 << slot for slot in set(slots.tolist()))
         self._tickets += 1
         objective_s = self.queue.settings.objective_of(request, work_s)
         subset = "" if request.subset is None else "\0" + ",".join(sorted(request.subset))
@@ -440,7 +440,7 @@ class Admission:
 
     def _engines(self, view: View) -> EndpointConstants:
         """Return the learned constants of the candidates' engines."""
-        return self._director.engines.constants(view.slots)
+        return self._director.engines.constants(view.slots, view.model_id)
 
     def _crowded(self, request: Request, view: View, free: Mask) -> Mask:
         """Return which `free` candidates may take a turn that is admitted without room in a cache.

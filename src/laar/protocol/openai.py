@@ -25,7 +25,7 @@ from typing import Any
 
 import orjson
 
-from laar.core.request import Api, Request
+from laar.core.request import LIMITS, Api, Request
 from laar.errors import RequestError
 from laar.protocol.forms import field_span
 from laar.protocol.jsonscan import (
@@ -59,13 +59,9 @@ _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 """First bytes of gzip and zstd; JSON can't begin with them."""
 
 _MAX_SCALAR_BYTES = 4096
-_LIMITS_IN_ORDER = (
-    *("max_completion_tokens", "max_tokens", "max_output_tokens"),
-    *("max_new_tokens", "n_predict"),  # SGLang's and llama.cpp's names
-)
 _SAMPLING = "sampling_params"
-_LIMITS = frozenset((*_LIMITS_IN_ORDER, _SAMPLING))
-_READ_AT_LENGTH = {"model", "stream", *_LIMITS_IN_ORDER, "cache_salt", "store", "background"}
+_LIMITS = frozenset((*LIMITS, _SAMPLING))
+_READ_AT_LENGTH = {"model", "stream", *LIMITS, "cache_salt", "store", "background"}
 _ACTS = frozenset(("store", "background", "tools"))
 _HARMLESS_TOOLS = ("function", "custom", "local_shell", "web_search")
 """Types of tools that clients run, or that only read."""
@@ -179,7 +175,7 @@ def _limit(document: Mapping[str, Any]) -> int | None:
     """Return the first token limit that is set; null means unset, as in the engines."""
     if isinstance(inner := document.get(_SAMPLING), dict):  # in /inference/v1/generate
         document = inner
-    limits = (document.get(name) for name in _LIMITS_IN_ORDER)
+    limits = (document.get(name) for name in LIMITS)
     given = next((limit for limit in limits if limit is not None), None)
     try:  # engines in Python read "8000" and 8000.0 too
         limit = 0 if isinstance(given, bool) else int(given or 0)

@@ -241,3 +241,16 @@ def test_a_route_may_say_anything_of_its_longest_hold(said):
     ].string_value = said.encode()
     known = {"300": 300.0, "1e9": 3600.0, "inf": 3600.0}
     assert event_of(message).longest_hold_s == known.get(said, 0.0)
+
+
+@pytest.mark.parametrize("path", [HEADERS[":path"], None])
+def test_no_mode_is_chosen_for_a_gateway_that_sends_its_own_body(path):
+    driver = Driver()
+    driver.stream.env = replace(driver.stream.env, kept_members=frozenset({"thinking"}))
+    asked = []
+    decide = driver.director.decide
+    driver.director.decide = lambda request, now: asked.append(request) or decide(request, now)
+    extra = {} if path else {":path": ""}
+    driver.feed(RequestHeaders({**HEADERS, **extra}, False, Shape.GATEWAY, count=3, size_bytes=99))
+    driver.feed(RequestBody(BODY, end=True))
+    assert [request.any_mode for request in asked] == [bool(path)]

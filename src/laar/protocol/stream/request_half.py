@@ -353,7 +353,7 @@ class RequestHalf(StreamState):
         if head.objective:
             request.priority = env.rules.priority(head.objective, self._pool)
         if env.kept_members is not None and request.document is not None:
-            may_change = not (self.shadow or head.signed)
+            may_change = not (self.shadow or head.signed or self.answer.is_hidden)
             request.any_mode = may_change and env.kept_members.isdisjoint(request.document)
         request.tried, request.task = head.tried, head.task
         if env.settings.allow_policy_header:
