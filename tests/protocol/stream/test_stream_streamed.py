@@ -3,6 +3,7 @@
 import gzip
 import json
 from itertools import pairwise
+from unittest import mock
 
 import pytest
 from hypothesis import example, given
