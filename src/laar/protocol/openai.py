@@ -262,9 +262,9 @@ def _long_document(body: bytes) -> Any:
     """Return what a long body contains: if it can't be parsed in pieces, only its scalars."""
     if not has_many_parts(body):
         text = body.removeprefix(BYTE_ORDER_MARK)
-        for each in (lambda: text, lambda: without_lone_surrogates(text)):
+        for mended in (bytes, without_lone_surrogates):
             with contextlib.suppress(ValueError, RecursionError):
-                return parse_in_pieces(each())
+                return parse_in_pieces(mended(text))
     check_keys(body)
     return _scalars(body)
 
