@@ -3,8 +3,11 @@
 import math
 import random
 import time
+from unittest import mock
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
@@ -16,6 +19,7 @@ from laar.health import Health, HealthSettings, Kind, Reply, standing_of
 from laar.health.blame import Blame
 from laar.health.breaker import State
 from laar.policies import build_policies
+from support.exploring import examples
 
 ADDRESSES = tuple(f"10.0.0.{n}:80" for n in range(1, 6))
 ATTEMPTS = 3
@@ -338,6 +342,90 @@ def test_an_answer_that_pauses_does_not_exclude_an_endpoint_that_answers_others(
         assert not health.records.endpoints[0].breaker.is_out
     health.ended(paused, 200, "complete", now)
     assert health.answers(0, now) > 0.9
+
+
+STEPS = st.tuples(st.integers(0, 2), st.sampled_from(["sent", "begun", "done", "done", "look"]))
+
+
+@settings(max_examples=examples(100))
+@given(
+    steps=st.lists(st.tuples(STEPS, st.floats(0.02, 0.6)), min_size=20, max_size=90),
+    looks=st.integers(1, 5),
+    silent=st.integers(0, 2),
+)
+def test_silence_is_found_in_pieces_as_in_one_check(steps, looks, silent):
+    def run(most: int) -> list[object]:
+        """Return what is known after each check of at most so many attempts at a time."""
+        health, now, seen = known(), 1.0, []
+        health.records.of(2, "m", now)
+        with mock.patch("laar.health.health._LOOKS", most):
+            for (slot, step), gap_s in steps:
+                now += gap_s
+                if step != "look":
+                    attempt = sent_stream(health, now, slot)
+                if step in ("begun", "done"):
+                    health.answering(attempt, now + 0.01)
+                if step == "done" and slot != silent:
+                    health.ended(attempt, 200, "complete", now + 0.015)
+                calls = 0
+                while step == "look" and (not calls or health.look_at <= now):
+                    before = sum(a.overdue or a.doubted_at > 0.0 for a in attempts_of(health))
+                    health.look(now)
+                    calls += 1
+                    after = sum(a.overdue or a.doubted_at > 0.0 for a in attempts_of(health))
+                    assert after - before <= most
+                if step == "look":
+                    assert (calls - 3) * most <= len(attempts_of(health))
+                    seen += [state_of(each) for each in health.records.endpoints.values()]
+        return seen
+
+    assert run(looks) == run(10_000)
+
+
+def attempts_of(health):
+    return [a for endpoint in health.records.endpoints.values() for a in endpoint.attempts]
+
+
+def state_of(endpoint):
+    noticed = [(a.overdue, a.blamed, a.doubted_at) for a in endpoint.attempts]
+    return endpoint.breaker.state, dict(endpoint.failures), noticed
+
+
+@pytest.mark.parametrize("leave", ["ended", "dropped"])
+def test_a_check_in_pieces_examines_no_request_that_has_left_meanwhile(leave):
+    health, now = known(), 1.0
+    silent = [sent_stream(health, now, 0) for _ in range(4)]
+    for attempt in silent:
+        health.answering(attempt, now)
+    while now < 8.0:
+        now += 0.25
+        other = sent_stream(health, now, 1)
+        health.answering(other, now + 0.01)
+        health.ended(other, 200, "complete", now + 0.05)
+    with mock.patch("laar.health.health._LOOKS", 1):
+        health.look(now)
+        left = [attempt for attempt in silent if not attempt.overdue]
+        if leave == "dropped":
+            health.drop(0)
+        else:
+            for attempt in left:
+                health.gone(attempt, now)
+        while health.look_at <= now:
+            health.look(now)
+    assert len(left) == 3
+    assert not any(attempt.overdue for attempt in left)
+    assert leave == "ended" or 0 not in health.records.outliers
+
+
+def test_a_check_stops_after_so_many_requests_although_others_are_recent():
+    health = known()
+    for slot in (0, 1):
+        for _ in range(50):
+            sent_stream(health, 1.0, slot)
+        sent_stream(health, 9.0, slot)
+    with mock.patch("laar.health.health._LOOKS", 51):
+        health.look(9.1)
+    assert health.look_at == 9.1  # the other endpoint's turn comes at once
 
 
 def test_a_large_fleet_that_is_silent_as_a_whole_is_checked_quickly():

@@ -294,3 +294,9 @@ def test_long_media_are_told_apart_and_a_text_too_long_for_engines_is_priced(api
     media = [asked({"type": "video_url", "video_url": {"url": u}}) for u in (long, long, long[1:])]
     assert media[0].spans == media[1].spans != media[2].spans
     assert media[0].chars == media[2].chars
+
+    part = b'{"type":"text","text":"a\\ud83d \\ud83d\\ude00"}'
+    lone = b'{"model":"m","%b":[{"role":"user","content":[%b' % (key.encode(), part)
+    for end in (b"]}]}", b',{"type":"video_url","video_url":{"url":"%b"}}]}]}' % long.encode()):
+        read = read_body(api, b"\xef\xbb\xbf" + lone + end)
+        assert (read.question, len(read.spans) > 0) == ("a? \U0001f600", True)

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from laar.core.request import Api
 from laar.errors import RequestError
+from laar.protocol import jsonscan, openai
 from laar.protocol.headers import CONTROL_HEADERS, CREDENTIALS, SIGNATURES, read_head
 from laar.protocol.openai import read_body, try_read
-from laar.protocol.reserved import header_pattern, reserved_headers
+from laar.protocol.reserved import check_keys, header_pattern, reserved_headers
 from laar.protocol.sessions import AGENT_HEADERS, SESSION_HEADERS
 
 NAMES = json.loads((Path(__file__).parent / "engine_names.json").read_text())
@@ -102,6 +103,40 @@ def test_a_body_with_too_many_parts_to_parse_hides_no_peer(key):
         read_body(Api.CHAT, body)
     assert caught.value.reason == "denied-member"
     assert read_body(Api.CHAT, body.replace(key.encode(), b"prompt_cache_key")).model == "m"
+
+
+@pytest.mark.parametrize("long", [b'"c":"%b"' % (b"x" * 9000), b'"c":[%b0]' % (b"[]," * 200)])
+@pytest.mark.parametrize("rest", [b"", b',"t":NaN', b',"t":"\\ud800"'])
+@pytest.mark.parametrize("name", ["request_id", "rid"])
+@pytest.mark.parametrize(
+    "ids",
+    [
+        PEER := "___prefill_addr_10.0.0.1:1___decode_addr_10.0.0.2:1_a",
+        "x" * 9000 + PEER,
+        ["a", PEER],
+        ["]", PEER],
+    ],
+)
+def test_a_body_that_is_not_read_as_a_whole_hides_no_peer(monkeypatch, ids, name, rest, long):
+    for of in (openai, jsonscan):
+        monkeypatch.setattr(of, "MAX_AT_ONCE_BYTES", 5000)
+        monkeypatch.setattr(of, "SHORT_BYTES", 100)
+    monkeypatch.setattr(jsonscan, "_MAX_CONTAINERS", 100)
+
+    def body(ids: object) -> bytes:
+        return b'{"model":"m",%b%b,"%b" : %b}' % (long, rest, name.encode(), orjson.dumps(ids))
+
+    read = try_read(Api.CHAT, body(ids))
+    assert isinstance(read, RequestError)
+    assert read.reason == "denied-member"
+    assert read_body(Api.CHAT, body(["a"])).model == "m"
+
+
+def test_no_space_before_a_colon_hides_a_reserved_key():
+    for before in range(262_144 - 600, 262_144, 37):
+        body = b'{"p":"%b","encoder_urls"%b:["a"]}' % (b"x" * before, b" " * 2000)
+        with pytest.raises(RequestError):
+            check_keys(body)
 
 
 WORDS = (

@@ -38,7 +38,7 @@ def find_hang(
 ) -> int:
     """Exclude an endpoint that has become silent; if that is uncertain, schedule a probe.
 
-    Return how many of its attempts were examined, the oldest first: 0 if the others are recent.
+    Return how many of its attempts were examined, the oldest first, until one that is recent.
     """
     breaker, looked = endpoint.breaker, 0
     # While requests end, only attempts whose progress can be seen need a check.
@@ -46,10 +46,10 @@ def find_hang(
     for attempt in attempts:
         looked += 1
         if now - attempt.at <= _DOUBTED_S:
-            return 0  # the later attempts are more recent
+            break  # the later attempts are more recent
         if attempt.overdue or attempt.judged or (has_ended and not attempt.is_followed):
             continue
-        if attempt.stage is Stage.OVER:  # since the examination began
+        if attempt not in endpoint.attempts:  # it has ended since the examination began
             continue
         if not (silent_s := silence_s(attempt, now, _DOUBTED_S)):
             continue

@@ -54,6 +54,10 @@ class _Members(Struct):
 
 _decode = Decoder(_Members).decode
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_LONE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
 
 
 def member_spans(text: bytes) -> dict[str, Span] | None:
@@ -134,6 +138,11 @@ def parse_in_pieces(text: bytes | memoryview, levels: int = _MAX_LEVELS) -> Any:
     found = Cut(xxhash.xxh3_128_hexdigest(text))
     found.chars = len(text)
     return found
+
+
+def without_lone_surrogates(text: bytes) -> bytes:
+    """Return JSON with `?` instead of lone surrogates, which only some parsers accept."""
+    return _LONE.sub(b"?", text)
 
 
 def has_many_parts(text: bytes) -> bool:

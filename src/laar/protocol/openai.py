@@ -37,6 +37,7 @@ from laar.protocol.jsonscan import (
     is_quick,
     member_spans,
     parse_in_pieces,
+    without_lone_surrogates,
 )
 from laar.protocol.prompt import READERS, Spans, UnknownPromptError
 from laar.protocol.reserved import DENIED, HARMLESS, check_keys, check_members
@@ -47,7 +48,7 @@ from laar.protocol.sessions import (
     conversation_of,
     session_of_body,
 )
-from laar.protocol.splice import NOT_AN_OBJECT, model_span, utf8_of
+from laar.protocol.splice import BYTE_ORDER_MARK, NOT_AN_OBJECT, model_span, utf8_of
 
 ASIDE_BYTES = 1 << 20
 """Maximum size of a body that is read on the event loop; reading takes a millisecond or two. Longer
@@ -256,8 +257,10 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool]:
 def _long_document(body: bytes) -> Any:
     """Return what a long body contains: if it can't be parsed in pieces, only its scalars."""
     if not has_many_parts(body):
-        with contextlib.suppress(ValueError, RecursionError):
-            return parse_in_pieces(body)
+        text = body.removeprefix(BYTE_ORDER_MARK)
+        for mended in (bytes, without_lone_surrogates):
+            with contextlib.suppress(ValueError, RecursionError):
+                return parse_in_pieces(mended(text))
     check_keys(body)
     return _scalars(body)
 

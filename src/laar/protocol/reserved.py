@@ -9,11 +9,13 @@ routers read. URLs in messages and tools are the user's and are not examined.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection
 from typing import Any
 
 from laar.errors import RequestError
+from laar.protocol.jsonscan import Cut
 
 
 def _set(words: str) -> frozenset[str]:
@@ -54,6 +56,9 @@ _ANY = re.compile("|".join(sorted({*_MOVED, *_PARAMETERS, *_IDS})), re.IGNORECAS
 """Matches every name that may be reserved, and others; most of 100,000 names do not match."""
 _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 _KEY = re.compile(rb'"((?:[\w.-]|\\u00[2-7][0-9A-Fa-f]){1,%d})"\s*:' % _MAX_CHARS)
+_SPACE = re.compile(rb"\s*")
+_ID = re.compile(rb'\s*("(?:[^"\\]|\\.){0,4096}"|\[[^\[\]]{0,1048576}\]|[^"\[\s])')
+"""Matches the value after a key in `_IDS`, unless it is longer than any request id."""
 _PIECE_BYTES = 256 << 10
 
 HARMLESS: set[str] = set()
@@ -115,15 +120,32 @@ def check_members(document: dict[str, Any]) -> None:
 def check_keys(text: bytes) -> None:
     """Raise the same error for a reserved key at any depth, in JSON that is too long to parse."""
     for at in range(0, len(text), _PIECE_BYTES):  # other threads run between the pieces
-        for found in _KEY.finditer(text, at, at + _PIECE_BYTES + 8 * _MAX_CHARS):
+        ends = _SPACE.match(text, at + _PIECE_BYTES + 8 * _MAX_CHARS)  # a colon may follow
+        for found in _KEY.finditer(text, at, ends.end() + 1 if ends else len(text)):
             name = found[1].decode("unicode-escape")
+            if name in _IDS and _has_peer(text, found.end()):
+                raise denied_member(name)
             if name not in HARMLESS and (_is_reserved(words := _words(name)) or _moves(words)):
                 raise denied_member(name)
 
 
+def _has_peer(text: bytes, start: int) -> bool:
+    """Return whether the request ids at a place in JSON name peers, or can't be read."""
+    found = _ID.match(text, start)
+    if found is not None and found[1][:1] not in b'"[':
+        return False
+    try:
+        ids = json.loads(found[1]) if found is not None else None
+    except ValueError:
+        ids = None
+    return ids is None or any(map(names_peer, ids if isinstance(ids, list) else [ids]))
+
+
 def names_peer(request_id: object) -> bool:
-    """Return whether a request id names peers."""
-    return isinstance(request_id, str) and _PEER.search(request_id) is not None
+    """Return whether a request id names peers, or is so long that nobody has read it."""
+    return isinstance(request_id, Cut) or (
+        isinstance(request_id, str) and _PEER.search(request_id) is not None
+    )
 
 
 def _moves(words: frozenset[str]) -> bool:

@@ -3,6 +3,7 @@
 import gzip
 import json
 from itertools import pairwise
+from unittest import mock
 
 import pytest
 from hypothesis import example, given
@@ -185,6 +186,16 @@ def test_an_answer_is_judged_by_the_events_that_waited_when_its_client_left():
     driver.feed(Closed())
     assert [reply.found for reply, _ in driver.recorder.replies] == [None, GOOD]
     assert [end.cause for end in driver.recorder.ends] == ["reset"]
+
+
+def test_events_that_waited_are_no_progress_when_the_client_leaves():
+    driver = begun(NAMED.replace(b"{", b'{"stream":true,', 1))
+    driver.feed(ResponseBody(DELTA, False))
+    assert driver.stream.answer.put_by(DELTA, driver.now)
+    with mock.patch.object(driver.recorder, "answering") as answering:
+        driver.now += 30.0
+        driver.feed(Closed())
+    answering.assert_not_called()
 
 
 def test_a_compressed_stream_shows_when_its_answer_begins():

@@ -135,6 +135,7 @@ class Answer:
         """
         reader, begun_at = self._reader, self._answered_at
         if reader is not None and not self.complete:
+            self._progress_at = now  # what waited arrived earlier
             self.read(decision, b"\n", now, recorder, end=False)
             self.complete = reader.has_ended
         cause = "complete"
