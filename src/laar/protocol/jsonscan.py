@@ -112,9 +112,12 @@ _object, _list = Decoder(dict[str, Raw]).decode, Decoder(list[Raw]).decode
 
 def is_quick(text: bytes) -> bool:
     """Return whether a text is parsed within a few milliseconds: objects and lists take longest."""
-    return len(text) <= SHORT_BYTES or (
-        len(text) <= MAX_AT_ONCE_BYTES and text.count(b"{") + text.count(b"[") <= _MAX_CONTAINERS
-    )
+    if len(text) <= SHORT_BYTES:
+        return True
+    if len(text) > MAX_AT_ONCE_BYTES:
+        return False
+    either = np.frombuffer(text, np.uint8) | 0x20 == 0x7B  # `{`, or `[`, which lacks this bit
+    return int(np.count_nonzero(either)) <= _MAX_CONTAINERS
 
 
 def parse_in_pieces(text: bytes | memoryview, levels: int = _MAX_LEVELS) -> Any:
