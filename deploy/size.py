@@ -18,14 +18,14 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "laar"
 
 LIMITS = {
-    "lines": 50_151,
-    "statements": 30_594,
-    "lines of data": 872,
-    "modules": 226,
-    "lines loaded": 34_165,
-    "settings": 143,
-    "lines of tests": 60_621,
-    "lines of lab and bench": 34_537,
+    "lines": 50_758,
+    "statements": 30_979,
+    "lines of data": 870,
+    "modules": 224,
+    "lines loaded": 34_660,
+    "settings": 139,
+    "lines of tests": 60_190,
+    "lines of lab and bench": 34_578,
     "words of README": 700,
     "words of docs": 66_000,
     "words unreleased": 2_000,
