@@ -152,20 +152,14 @@ class Chooser:
                 raise not_worth_it()
             drawn = self._draw(request, group, now)
             return self._decision(request, group, drawn, now, new_id, earlier, group.alive)
-        view, tokens_of, degraded = view_of(self, request, earlier, group, now)
-        if degraded and group.plain is not None:
-            group, view, tokens_of, degraded = self._without_modes(request, earlier, group, now)
+        group, view, tokens_of, degraded = view_of(self, request, earlier, group, now)
         able = group.alive
         if self.table.windowed or self.needs.refusals:
             fits, able = self._fitting(view, group, tokens_of)
             if not fits.any():  # what it fits is full, but may take it all the same
                 subset = frozenset(self.table.by_slot[slot].address for slot in able.tolist())
                 group, earlier = self._group(request, policy, now, subset)
-                view, tokens_of, degraded = view_of(self, request, earlier, group, now)
-                if degraded and group.plain is not None:
-                    group, view, tokens_of, degraded = self._without_modes(
-                        request, earlier, group, now
-                    )
+                group, view, tokens_of, degraded = view_of(self, request, earlier, group, now)
                 fits, able = self._fitting(view, group, tokens_of)
             view.fits = fits
         if request.companion_of:
@@ -316,14 +310,6 @@ class Chooser:
         ):
             group = replace(group, prefillers=None)
         return group, earlier
-
-    def _without_modes(
-        self, request: Request, earlier: Sequence[str], group: Group, now: float
-    ) -> tuple[Group, View, Floats, str]:
-        """Return a group without its modes, of which nothing is known then, and its view."""
-        assert group.plain is not None
-        group = replace(group.plain, prefillers=group.prefillers and group.plain.prefillers)
-        return group, *view_of(self, request, earlier, group, now)
 
     def _rank(
         self,

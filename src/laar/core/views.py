@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,10 +40,10 @@ def view_of(
     tried: Sequence[str],
     group: Group,
     now: float,
-) -> tuple[View, Floats, str]:
-    """Return the view for the scorers, the prompt's tokens by model, and a reason code.
+) -> tuple[Group, View, Floats, str]:
+    """Return the group, its view for the scorers, the prompt's tokens by model, and a reason code.
 
-    The code is empty unless a part failed.
+    The code is empty unless a part failed. Then the group is the one without modes, if it had any.
     """
     table, settings, prefixes, reason = chooser.table, chooser.settings, chooser.prefixes, ""
     slots, model_id, standing = group.slots, group.model_id, group.standing
@@ -168,7 +169,10 @@ def view_of(
         chains=chains,
         fetched_tokens=fetched_tokens,
     )
-    return view, by_model, reason
+    if reason and group.plain is not None:  # nothing is known of modes then
+        plain = replace(group.plain, prefillers=group.prefillers and group.plain.prefillers)
+        return view_of(chooser, request, tried, plain, now)
+    return group, view, by_model, reason
 
 
 def _pulls(
