@@ -199,6 +199,29 @@ def test_the_number_of_traits_is_bounded_and_those_in_use_stay():
     assert blame.is_culprit((-1,), 1.0)
 
 
+# -- how many may be excluded ----------------------------------------------------------------------
+
+
+def answered(health, slot, status, now):
+    (attempt,) = sent(health, now, 1, slot)
+    health.replied(attempt, Reply(status=status), now + 0.1)
+    health.ended(attempt, status, "complete", now + 0.1)
+
+
+@pytest.mark.parametrize("fails_always", [False, True])
+@pytest.mark.parametrize("size", [2, 3, 5, 10, 16])
+def test_most_of_a_fleet_is_excluded_only_if_the_excluded_answer_nothing(size, fails_always):
+    health, slots = Health(HealthSettings(), rng=random.Random(1)), range(size)
+    rounds = [500] * 8 if fails_always else [500, 500, 200] * 8 + [500, 500]
+    for count, status in enumerate([200] * 4 + rounds):
+        for slot in slots:
+            answered(health, slot, status if slot else 200, 1.0 + count)
+    standing = standing_of(health.records, slots, ["m"] * size, 2.0 + count)
+    failing = size - 1
+    assert len(standing.left_out) == (failing if fails_always else min(failing, int(0.7 * size)))
+    assert 0 not in standing.left_out
+
+
 # -- refusals for load -----------------------------------------------------------------------------
 
 
