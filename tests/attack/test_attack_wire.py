@@ -183,7 +183,7 @@ async def test_no_request_bypasses_the_picker_as_an_upgrade(
         "with length": b"GET / HTTP/1.1\r\nhost: a\r\n" + upgrade + key + b"content-length: 9\r\n",
         "chunked": b"GET / HTTP/1.1\r\nhost: a\r\n" + upgrade + key + CHUNKED,
     }[form]
-    answer = await target.raw(head + b"\r\n" + SMUGGLED, wait_s=2.0)
+    answer = await target.raw(head + b"\r\n" + SMUGGLED, wait_s=0.5)
     reached = [seen.line.decode() for seen in target.reached()]
     holds = not any("sleep" in line for line in reached)
     judge("no /sleep at an engine", f"{answer}; {reached}", holds)

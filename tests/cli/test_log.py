@@ -22,7 +22,11 @@ GAP = b"log lines dropped because nobody read them in time: "
 @pytest.mark.long
 async def test_a_log_that_nobody_reads_does_not_stop_the_picker(tmp_path, http):
     listen = {name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")}
-    settings = {"endpoints": [{"address": "127.0.0.1:1", "model": "m"}], "listen": listen}
+    settings = {
+        "endpoints": [{"address": "127.0.0.1:1", "model": "m"}],
+        "listen": listen,
+        "shutdown": {"drain_s": 0.0, "grace_s": 1.0},
+    }
     path = tmp_path / "laar.yaml"
     path.write_text(yaml.safe_dump(settings))
     reader, writer = os.pipe()

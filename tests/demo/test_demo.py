@@ -46,6 +46,9 @@ def test_few_questions_show_no_difference() -> None:
 
 
 def test_a_tie_is_called_one() -> None:
+    once = Ratio(value=1.1, low=math.nan, high=math.nan)
+    few = Line(scene="", measure="", ours="", theirs="", ratio=once)
+    assert few.said == "tie: too few to show a difference"
     line = Line(scene="", measure="", ours="", theirs="", ratio=Ratio(value=1.1, low=0.9, high=1.3))
     assert line.said == "tie: +10 % (-10 to +30)"
     better = Ratio(value=2.0, low=1.5, high=2.5)

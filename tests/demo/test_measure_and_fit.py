@@ -79,7 +79,7 @@ async def test_ctrl_c_loses_nothing_and_the_next_run_continues(
     out = tmp_path / "outcomes.jsonl"
     arguments = [
         *("measure", *endpoints(urls), "--out", str(out), "--model", "phi3-mini"),
-        *("--task", lookups(tmp_path, per_cell=30, lengths_tokens=[1024])),
+        *("--task", lookups(tmp_path, per_cell=15, lengths_tokens=[1024])),
     ]
     process = await start(*arguments)
     await eventually(
@@ -92,13 +92,13 @@ async def test_ctrl_c_loses_nothing_and_the_next_run_continues(
     assert process.returncode == 130
     assert "Run the command again to continue" in said.decode()
     written = out.read_bytes()
-    assert 2 <= written.count(b"\n") < 30
+    assert 2 <= written.count(b"\n") < 15
     assert written.endswith(b"\n")
     ran = await run_in_thread(*arguments)
     assert ran.status == 0, ran.text
     assert out.read_bytes().startswith(written)
     lines = [orjson.loads(line) for line in out.read_bytes().splitlines()]
-    assert len({line["query_id"] for line in lines}) == len(lines) == 30
+    assert len({line["query_id"] for line in lines}) == len(lines) == 15
 
 
 async def test_an_unserved_model_is_reported_with_the_served_ones(

@@ -44,7 +44,7 @@ from laar.envoy.endpoints_file import write_eds
 path, port = Path(sys.argv[1]), int(sys.argv[2])
 print("ready", flush=True)
 sys.stdin.readline()
-for number in range(200):  # lists of any length, so that a part of one is no list
+for number in range(60):  # lists of any length, so that a part of one is no list
     hosts = [f"10.0.{number}.{host}" for host in range(1 + number * port % 97)]
     write_eds(path, [EndpointSpec(address=f"{host}:{port}", models=("m",)) for host in hosts])
 """

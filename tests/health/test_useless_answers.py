@@ -31,6 +31,12 @@ RNG = random.Random(17)
 DRAWN = [draw(RNG) for _ in range(10)]
 
 
+def asked_of(name):
+    """Return the requests of a workload, the same whichever tests ran before."""
+    rng = random.Random(name)
+    return iter(lambda: WORKLOADS[name](rng), None)
+
+
 @pytest.mark.parametrize(
     ("form", "shape"),
     [pytest.param(form, next(SHAPE), id=form.name) for form in (*NAMED.values(), *DRAWN)],
@@ -53,7 +59,7 @@ def test_no_healthy_endpoint_is_excluded_whatever_its_clients_want(name, shape, 
 
 @pytest.mark.parametrize("name", ["one token", "fluent", "400 to clients"])
 def test_a_useless_endpoint_is_found_beside_a_single_sibling_that_writes_labels_too(name):
-    asked = iter(lambda: WORKLOADS["labels and chats"](RNG), None)
+    asked = asked_of("labels and chats")
     fleet = Fleet([NAMED[name].answer, useful], shape=SHAPES["gateway"], asked=asked)
     fleet.run(14.0)
     assert fleet.share(since=10.0) <= 0.2
@@ -127,7 +133,7 @@ def test_equal_vectors_for_different_texts_are_useless():
         body = b'{"model": "m", "data": [{"index": 0, "embedding": [0.1, 0.7, -0.2, 0.5, 0.3]}]}'
         return Answer(parts=(body,))
 
-    asked = iter(lambda: WORKLOADS["embeddings"](RNG), None)
+    asked = asked_of("embeddings")
     fleet = Fleet([answer, *[useful] * 4], shape=SHAPES["native"], asked=asked)
     fleet.run(14.0)
     assert fleet.share(since=10.0) <= 0.05

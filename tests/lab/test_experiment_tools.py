@@ -176,12 +176,12 @@ def test_a_quick_run_yields_the_same_bytes_with_any_number_of_processes(
     name: str, tmp_path: Path
 ) -> None:
     written = []
-    for number, jobs in enumerate(("1", "1", "2")):
-        path = tmp_path / str(number)
+    for jobs in ("1", "2"):
+        path = tmp_path / jobs
         told = ["run", name, "--quick", "--jobs", jobs, "--json", str(path)]
         assert RUN.invoke(app, ["lab", *told]).exit_code == 0
         written.append(path.read_bytes())
-    assert written[0] == written[1] == written[2]
+    assert written[0] == written[1]
 
 
 def _noted(number: int, notes: Path) -> int:

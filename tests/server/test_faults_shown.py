@@ -51,8 +51,9 @@ def engine(*, listed: str = "", page: int = 200, status: int = 200) -> TestServe
 
 @pytest.mark.long
 async def test_each_of_ten_faults_is_a_line_of_the_page_within_a_minute(
-    gateway: Any, http: aiohttp.ClientSession, figure: Any
+    gateway: Any, http: aiohttp.ClientSession, figure: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("laar.server.admin.port.TOKENS_S", 0.2)
     made = (engine(), engine(page=500), engine(listed="<html>"), engine(status=500))
     started = [await gateway.enter(each) for each in made]
     fine, *odd = [f"127.0.0.1:{each.port}" for each in started]

@@ -124,14 +124,6 @@ async def test_a_turn_waits_for_a_session_that_another_picker_serves(
         assert {await full.first, await two} == {200}
 
 
-async def test_no_request_waits_for_the_lost_contexts_of_a_restarted_engine(gateway, http):
-    async with Full(gateway, http, "standalone") as full:
-        two = await full.hold("two")
-        full.upstream.default_answer = Answer(body=CACHE.replace(b" 5000", b" 7"))
-        assert await two == 200
-        assert not full.first.done()
-
-
 async def test_a_stopping_picker_admits_waiting_requests(gateway, http):
     async with Full(gateway, http, "standalone") as full:
         two = await full.hold("two")

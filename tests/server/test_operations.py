@@ -6,6 +6,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from laar.server.runner import Runner
 from laar.wire import ext_proc_pb2 as pb
 from support import eventually
 
@@ -41,28 +42,44 @@ async def test_every_health_name_except_liveness_follows_the_fleet(gateway):
     assert await health(gateway.settings.listen.ext_proc, "") == SERVING
 
 
-@pytest.mark.parametrize("port", ["ext_proc", "health"])
-async def test_an_open_channel_shows_the_health_of_fleet_and_drain(gateway, port):
+@pytest.fixture
+def draining(monkeypatch):
+    """Let drains last until the test sets this event."""
+    over = asyncio.Event()
+    monkeypatch.setattr(Runner, "_left_alone", lambda _self: over.wait())
+    return over
+
+
+async def test_an_open_channel_shows_the_health_of_fleet_and_drain(gateway, draining):
     gateway.members()
-    await gateway.picker(shutdown={"drain_s": 5.0, "grace_s": 1.0})
-    async with grpc.aio.insecure_channel(getattr(gateway.settings.listen, port)) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
+    await gateway.picker(shutdown={"drain_s": 60.0, "grace_s": 1.0})
+    listen = gateway.settings.listen
+    async with (
+        grpc.aio.insecure_channel(listen.ext_proc) as serving,
+        grpc.aio.insecure_channel(listen.health) as probed,
+    ):
+        stubs = [health_pb2_grpc.HealthStub(channel) for channel in (serving, probed)]
         readiness = health_pb2.HealthCheckRequest(service="readiness")
 
+        async def told():
+            return {(await stub.Check(readiness)).status for stub in stubs}
+
         async def is_ready():
-            return (await stub.Check(readiness)).status == SERVING
+            return await told() == {SERVING}
 
         async def is_not_ready():
-            return not await is_ready()
+            return await told() == {NOT_SERVING}
 
         assert await is_not_ready()
         gateway.members(("127.0.0.1:1", "m"))
         await eventually(is_ready, what="readiness")
         stopping = asyncio.create_task(gateway.stop_picker())
         await eventually(is_not_ready, what="the drain")
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await stub.Watch(readiness, timeout=10).read()
-        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        for stub in stubs:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stub.Watch(readiness, timeout=10).read()
+            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        draining.set()
     await stopping
 
 
@@ -97,7 +114,7 @@ async def test_the_admin_port_serves_metrics_health_and_settings(gateway, http):
     assert '"policy": "laar"' in (await get("/config"))[1]
 
 
-async def test_an_unready_picker_says_why(gateway, http):
+async def test_an_unready_picker_says_why(gateway, http, draining):
     def says(reason):
         async def matches():
             try:
@@ -115,7 +132,7 @@ async def test_an_unready_picker_says_why(gateway, http):
     gateway.members(("127.0.0.1:1", "m"))
     async with await asyncio.start_server(silent, "127.0.0.1") as store:
         port = store.sockets[0].getsockname()[1]
-        sharing = {"share": {"url": f"redis://127.0.0.1:{port}/0"}, "shutdown": {"drain_s": 3.0}}
+        sharing = {"share": {"url": f"redis://127.0.0.1:{port}/0"}, "shutdown": {"drain_s": 60.0}}
         starting = asyncio.create_task(gateway.picker(**sharing))
         await eventually(lambda: gateway.runner is not None, what="the picker")
         await says("laar is starting")
@@ -124,6 +141,7 @@ async def test_an_unready_picker_says_why(gateway, http):
         await says("no endpoint is known")
         gateway.runner.stop()
         await says("laar is draining")
+        draining.set()
 
 
 class Exchange:
@@ -203,9 +221,9 @@ async def test_a_half_closed_stream_leaves_nothing_reserved(gateway):
         await eventually(lambda: not runner.picker.table.in_flight.any(), what="the release")
 
 
-async def test_draining_reports_not_ready_first_and_lets_open_streams_finish(gateway):
+async def test_draining_reports_not_ready_first_and_lets_open_streams_finish(gateway, draining):
     gateway.members(("10.9.0.1:80", "m"))
-    runner = await gateway.picker(shutdown={"drain_s": 0.5, "grace_s": 10.0})
+    runner = await gateway.picker(shutdown={"drain_s": 60.0, "grace_s": 60.0})
     listen = gateway.settings.listen
     async with grpc.aio.insecure_channel(listen.ext_proc) as channel:
         old = Exchange(channel)
@@ -221,6 +239,7 @@ async def test_draining_reports_not_ready_first_and_lets_open_streams_finish(gat
         await new.headers()
         assert destination(await new.answer())
         await new.call.done_writing()
+        draining.set()
         body = pb.HttpBody(body=b'{"model":"m","messages":[{"content":"x"}]}', end_of_stream=True)
         await old.call.write(pb.ProcessingRequest(request_body=body))
         assert (await old.answer()).WhichOneof("response") in (

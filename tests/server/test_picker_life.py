@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import time
-from collections import Counter
 from contextlib import AsyncExitStack, asynccontextmanager
 from io import BytesIO
 from typing import NamedTuple
@@ -22,7 +21,6 @@ from laar.envoy.process import EnvoyProcess
 from laar_lab.live.processes import LaarProcess, wait_for
 from support import Answer, RecordingUpstream, eventually, free_port
 from support.bootstraps import rendered
-from support.grids import crossed
 
 pytestmark = pytest.mark.envoy
 
@@ -78,8 +76,8 @@ class Load:
             pass
         return Ended(status, began, time.monotonic() - began, decided)
 
-    def statuses(self):
-        return Counter(e.status for e in self.ended)
+    def failed(self):
+        return sum(e.status != 200 for e in self.ended)
 
     async def some_more(self, *, decided, count=2 * CLIENTS):
         """Wait for `count` requests that begin after this, and are decided by the picker or not."""
@@ -146,7 +144,12 @@ async def world(directory, shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_no_request_fails_when_a_picker_stops_and_returns(tmp_path, envoy_binary, shape):
+async def test_few_requests_feel_that_a_picker_stops_or_is_killed_or_hangs(
+    tmp_path, envoy_binary, shape
+):
+    lost = CLIENTS if shape == "full-duplex" else 0  # at most those passing through the picker
+    # In full duplex only a ping finds it; pings are rare so that a picker may stall (decision 19).
+    longest_s = PING_S if shape == "full-duplex" else LONGEST_WAIT_S
     async with world(tmp_path, shape) as it, Load(it.url) as load:
         await load.some_more(decided=True)
         it.signal("SIGTERM")
@@ -155,68 +158,56 @@ async def test_no_request_fails_when_a_picker_stops_and_returns(tmp_path, envoy_
         await load.some_more(decided=False)
         await it.start_picker()
         await load.some_more(decided=True)
-    assert load.statuses() == {200: len(load.ended)}
+        assert load.failed() == 0
 
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_a_killed_picker_costs_at_most_the_requests_passing_through_it(
-    tmp_path, envoy_binary, shape
-):
-    async with world(tmp_path, shape) as it, Load(it.url) as load:
-        await load.some_more(decided=True)
         it.signal("SIGKILL")
         await load.some_more(decided=False)
         await it.start_picker()
         await load.some_more(decided=True)
-    failed = len(load.ended) - load.statuses()[200]
-    assert failed <= (CLIENTS if shape == "full-duplex" else 0)
+        assert load.failed() <= lost
 
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_no_request_waits_long_for_a_picker_that_hangs(tmp_path, envoy_binary, shape):
-    async with world(tmp_path, shape) as it, Load(it.url) as load:
-        await load.some_more(decided=True)
+        hung_at = len(load.ended)
         it.signal("SIGSTOP")
         try:
             await load.some_more(decided=False, count=4 * CLIENTS)
         finally:
             it.signal("SIGCONT")
         await load.some_more(decided=True)
-    failed = len(load.ended) - load.statuses()[200]
-    assert failed <= (CLIENTS if shape == "full-duplex" else 0)
-    # In full duplex only a ping finds it; pings are rare so that a picker may stall (decision 19).
-    longest_s = PING_S if shape == "full-duplex" else LONGEST_WAIT_S
-    assert max(e.took_s for e in load.ended) < longest_s + MARGIN_S
+    assert load.failed() <= 2 * lost
+    assert max(e.took_s for e in load.ended[hung_at:]) < longest_s + MARGIN_S
 
 
-@pytest.mark.parametrize(
-    ("shape", "name"), crossed(["standalone", "gateway"], ["SIGKILL", "SIGSTOP"])
-)
+@pytest.mark.parametrize("shape", ["standalone", "gateway"])
 async def test_an_answer_in_flight_continues_if_the_picker_is_killed_or_hangs(
-    tmp_path, envoy_binary, http, shape, name
+    tmp_path, envoy_binary, http, shape
 ):
     async with world(tmp_path, shape) as it:
-        more = asyncio.Event()
+        for name in ("SIGSTOP", "SIGKILL"):
+            for upstream in it.upstreams:
+                upstream.chat_answer = None
+            async with Load(it.url) as load:
+                await load.some_more(decided=True)
+            more = asyncio.Event()
 
-        async def answer():
-            yield b"data: 1\n\n"
-            await more.wait()
-            for number in range(2, 100):
-                yield b"data: %d\n\n" % number
-                await asyncio.sleep(0.02)
+            async def answer(more=more):
+                yield b"data: 1\n\n"
+                await more.wait()
+                for number in range(2, 100):
+                    yield b"data: %d\n\n" % number
+                    await asyncio.sleep(0.01)
 
-        for upstream in it.upstreams:
-            upstream.chat_answer = lambda: Answer.sse(answer())  # the picker asks for templates
-        async with http.post(
-            it.url + "/v1/chat/completions",
-            data=BytesIO(BODY),
-            headers={"content-type": "application/json"},
-        ) as got:
-            assert await got.content.readline() == b"data: 1\n"
-            it.signal(name)
-            more.set()
-            rest = b"".join(b"data: %d\n\n" % number for number in range(2, 100))
-            assert await got.content.read() == b"\n" + rest
-            assert "x-laar-decision-id" in got.headers
-        if name == "SIGSTOP":
-            it.signal("SIGCONT")
+            for upstream in it.upstreams:  # the picker asks for templates, too
+                upstream.chat_answer = lambda answer=answer: Answer.sse(answer())
+            async with http.post(
+                it.url + "/v1/chat/completions",
+                data=BytesIO(BODY),
+                headers={"content-type": "application/json"},
+            ) as got:
+                assert await got.content.readline() == b"data: 1\n"
+                it.signal(name)
+                more.set()
+                rest = b"".join(b"data: %d\n\n" % number for number in range(2, 100))
+                assert await got.content.read() == b"\n" + rest
+                assert "x-laar-decision-id" in got.headers
+            if name == "SIGSTOP":
+                it.signal("SIGCONT")

@@ -35,7 +35,7 @@ _SLOW_WORKER = """
 import pathlib, signal, sys, time
 home = pathlib.Path(sys.argv[1])
 def stop(*_):
-    time.sleep(3)
+    time.sleep(1)
     (home / "finished").touch()
     sys.exit()
 signal.signal(signal.SIGTERM, stop)
@@ -167,6 +167,7 @@ async def test_a_failure_to_start_a_process_does_not_end_the_command(tmp_path, m
         return await start(*command, **options)
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", crowded)
+    monkeypatch.setattr(supervisor, "_AGAIN_S", (0.01, 0.1))
     (tmp_path / "worker.py").write_text(_AGING_WORKER)
     loaded = Loaded(settings=Settings(endpoints_file="endpoints.yaml"))
     command = [sys.executable, str(tmp_path / "worker.py"), str(tmp_path)]

@@ -6,7 +6,8 @@ import re
 import pytest
 
 from laar.doctor.doctor import Doctor
-from support import eventually
+from support import Answer, eventually
+from support.clients import chat, post
 
 pytestmark = pytest.mark.envoy
 
@@ -16,32 +17,41 @@ pytestmark = pytest.mark.envoy
 async def test_answers_in_flight_complete_at_an_endpoint_that_is_taken_out(
     gateway, http, shape, by
 ):
-    slow, fast = await gateway.simulated(), await gateway.simulated(time_scale=0.001)
+    slow, fast = await gateway.upstream(), await gateway.upstream()
+    finish = asyncio.Event()
+
+    def shows(running):
+        page = b"vllm:num_requests_running %d\nvllm:num_requests_waiting 0\n" % running
+        slow.default_answer = Answer(body=page)
+
+    async def answer():
+        shows(1)
+        yield b"data: {}\n\n"
+        await finish.wait()
+        yield b"data: [DONE]\n\n"
+        shows(0)
+
+    slow.chat_answer = Answer.sse(answer())
     gateway.members((slow.address, "m"))
     await gateway.picker()
     envoy = await gateway.envoy(shape)
 
-    async def ask(tokens):
-        body = {"model": "m", "stream": True, "max_tokens": tokens, "ignore_eos": True}
-        body["messages"] = [{"role": "user", "content": "hello"}]
-        headers = {"x-session-id": "one"}
-        async with http.post(f"{envoy.url()}/v1/chat/completions", json=body, headers=headers) as a:
-            assert a.status == 200, await a.text()
-            return a.headers["x-laar-endpoint"], await a.text()
+    async def ask():
+        answer = await post(http, envoy, chat(stream=True), **{"x-session-id": "one"})
+        assert answer.status == 200, answer.body
+        return answer.headers["x-laar-endpoint"], answer.body
 
     async def moved():
-        return (await ask(1))[0] == fast.address
+        return (await ask())[0] == fast.address
 
-    async def started():
-        async with http.get(f"http://{slow.address}/metrics") as page:
-            return bool(re.search(r"num_requests_running\S* 1", await page.text()))
-
-    long = asyncio.create_task(ask(400))
-    await eventually(started)
+    long = asyncio.create_task(ask())
+    await eventually(lambda: len(slow.asked) == 1, what="the request")
     if by == "deletion":
         gateway.members((fast.address, "m"))
     else:
         gateway.members((slow.address, "m"), (fast.address, "m"), draining=[slow.address])
+    # Requests go there until Envoy knows the other endpoint, and would wait for the same event.
+    slow.chat_answer = Answer()
     await eventually(moved)
     for _ in range(5):
         assert await moved()
@@ -51,9 +61,10 @@ async def test_answers_in_flight_complete_at_an_endpoint_that_is_taken_out(
         assert await _by_health(gateway, http) == {"draining": 1, "ok": 1}
         text = await _text(http, gateway.url("admin", "/decisions?limit=1"))
         assert "drains: it gets no new requests" in text
+    finish.set()
     where, text = await long
     assert where == slow.address
-    assert text.rstrip().endswith("[DONE]")
+    assert text.endswith(b"[DONE]\n\n")
     if by == "label":
         await eventually(lambda: gateway.runner.picker.table.slot(slow.address) < 0)
         await _says(gateway, http, f"drained, and may be stopped: {slow.address}")

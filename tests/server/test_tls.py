@@ -192,7 +192,7 @@ async def test_a_certificate_replaces_a_valid_one_once_it_is_valid_itself(gatewa
         lambda: "is not valid before" in runner.picker.problems.get("tls", ""), what="the problem"
     )
     assert await shown(gateway) == valid[0].read_bytes()
-    soon = make_pair(tmp_path, "soon", begins_s=3)
+    soon = make_pair(tmp_path, "soon", begins_s=2)
     put(tmp_path, soon)
 
     async def taken():

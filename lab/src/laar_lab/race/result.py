@@ -122,14 +122,15 @@ def ratios(turns: Sequence[Turn], ours: str, theirs: str) -> dict[str, Ratio]:
     by = {(turn.router, turn.repetition): turn.numbers for turn in turns}
     both = sorted(n for router, n in by if router == ours and (theirs, n) in by)
     return {
-        name: _ratio([by[ours, n][name] for n in both], [by[theirs, n][name] for n in both])
+        name: ratio([by[ours, n][name] for n in both], [by[theirs, n][name] for n in both])
         for name in METRICS
     }
 
 
-def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+    """Return the ratio of two numbers of each repetition; NaN if some are not above zero."""
     pairs = zip(ours, theirs, strict=True)
-    known = [(a, b) for a, b in pairs if a > 0.0 and b > 0.0]  # excludes NaN
+    known = [(a, b) for a, b in pairs if a > 0.0 and b > 0.0]
     if not known or len(known) < len(ours):
         return Ratio(value=math.nan, low=math.nan, high=math.nan)
     seen = estimate(log_ratios(*zip(*known, strict=True)))
