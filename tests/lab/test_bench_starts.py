@@ -13,20 +13,20 @@ SEEDS = st.integers(1000, 10**9)
 
 @pytest.mark.long
 def test_most_requests_go_to_the_fastest_endpoint_once_each_had_a_chance() -> None:
-    shares = [fresh(seed, REPORTED) for seed in range(10)]
-    shares += [fresh(seed) for seed in range(20)]
-    assert sum(share >= 0.5 for share in shares) >= 28
+    shares = [fresh(seed, REPORTED) for seed in range(5)]
+    shares += [fresh(seed) for seed in range(10)]
+    assert sum(share >= 0.5 for share in shares) >= 14
 
 
 @pytest.mark.long
-@settings(max_examples=5)
+@settings(max_examples=4)
 @given(SEEDS)
 def test_an_idle_replica_that_joins_a_busy_fleet_gets_a_request(seed: int) -> None:
     assert added(seed) >= 1
 
 
 @pytest.mark.long
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(
     seed=SEEDS,
     tokens=st.none() | st.integers(1, 60),

@@ -54,6 +54,7 @@ async def test_each_of_ten_faults_is_a_line_of_the_page_within_a_minute(
     gateway: Any, http: aiohttp.ClientSession, figure: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("laar.server.admin.port.TOKENS_S", 0.2)
+    monkeypatch.setattr("laar.datalayer.kv_events.REACH_S", 1.0)
     made = (engine(), engine(page=500), engine(listed="<html>"), engine(status=500))
     started = [await gateway.enter(each) for each in made]
     fine, *odd = [f"127.0.0.1:{each.port}" for each in started]
