@@ -33,7 +33,7 @@ async def target(stand: Attacked) -> AsyncIterator[Attacked]:
     stand.reset()
     yield stand
     stand.reset()
-    await eventually(stand.decides, what="a decision on a plain request", timeout_s=20)
+    await eventually(stand.decides, what="a decision on a plain request")
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ async def collector():
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """Give the last records time to be sent on a busy machine."""
-    monkeypatch.setattr(tracing, "LAST_S", 10.0)
+    monkeypatch.setattr(tracing, "LAST_S", 60.0)
 
 
 @pytest.fixture
@@ -116,6 +116,8 @@ async def test_a_decision_joins_the_span_of_an_envoy_that_traces(gateway, http, 
         manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
         manager.update(tracing)
         bootstrap["static_resources"]["clusters"].append(cluster)
+        flush = {"tracing.opentelemetry.flush_interval_ms": 100}
+        bootstrap["layered_runtime"]["layers"].append({"name": "flush", "static_layer": flush})
 
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))

@@ -306,21 +306,21 @@ async def test_laar_serve_supports_certificates_on_both_sides(tmp_path):
     settings = tmp_path / "laar.yaml"
     settings.write_text(yaml.safe_dump(document))
 
-    async def accepts(authority, presented, timeout=5):
+    async def accepts(authority, presented, wait_s=5):
         ca = authority[0].read_bytes()
         pair = presented[1].read_bytes(), presented[0].read_bytes()
         credentials = grpc.ssl_channel_credentials(ca, *pair)
         async with grpc.aio.secure_channel(document["listen"]["ext_proc"], credentials) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             try:
-                await stub.Check(health_pb2.HealthCheckRequest(service="liveness"), timeout=timeout)
+                await stub.Check(health_pb2.HealthCheckRequest(service="liveness"), timeout=wait_s)
             except grpc.aio.AioRpcError:
                 return False
             return True
 
     async with LaarProcess(("serve", "-c", str(settings)), tmp_path / "laar.log"):
         await eventually(lambda: accepts(own, client), what="the start", timeout_s=60)
-        assert not await accepts(own, own, timeout=1)
+        assert not await accepts(own, own, wait_s=1)
         put(tmp_path, renewed)
         await eventually(lambda: accepts(renewed, client), what="the new certificate", timeout_s=60)
 

@@ -268,7 +268,8 @@ function headline(frame) {
   const why = (e) => {
     const since = frame.since_s[`endpoint ${e.endpoint}`] ?? frame.since_s[`scrape ${e.endpoint}`]
       ?? frame.since_s[`probe ${e.endpoint}`];
-    return `${e.endpoint} ${e.fault || e.health}${since ? ` since ${clock(since)}` : ""}`;
+    const what = e.health === "unreachable" ? e.health : e.fault || e.health; // a fault is of its last answers
+    return `${e.endpoint} ${what}${since ? ` since ${clock(since)}` : ""}`;
   };
   const some = (list) => list.slice(0, 3).map(why).join("; ") + (list.length > 3 ? `; and ${list.length - 3} more` : "");
   const failed = (model) => {
