@@ -2,7 +2,6 @@
 
 import gc
 import math
-import random
 from dataclasses import replace
 
 import numpy as np
@@ -12,8 +11,7 @@ from laar.accuracy.assessor import Assessment
 from laar.accuracy.capability import SpeedPrior
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
-from laar.core.director import Director
-from laar.core.endpoints import EndpointTable, Reading
+from laar.core.endpoints import Reading
 from laar.core.engines import Began
 from laar.core.membership import EndpointSpec
 from laar.core.policy import Policy
@@ -23,6 +21,7 @@ from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.tracing import attributes
+from support.directors import director_of
 
 ALIASES = {"auto": (), "few": ("slow",)}
 SECRET = "an unmistakable secret "
@@ -49,19 +48,13 @@ class Known:
 
 
 def fleet(known, *endpoints, prefixes=None):
-    table = EndpointTable()
-    table.replace(
-        "test",
-        [
+    made = director_of(
+        *(
             EndpointSpec(address=address, models=(model,), labels=labels)
             for address, model, labels in ((*e, {})[:3] for e in endpoints)
-        ],
-    )
-    made = Director(
-        table,
-        build_policies(CostWeights(k_rtt=1.0, k_queue=0.7, k_delay=0.0)),
-        DirectorSettings(aliases=ALIASES),
-        rng=random.Random(1),
+        ),
+        policies=build_policies(CostWeights(k_rtt=1.0, k_queue=0.7, k_delay=0.0)),
+        aliases=ALIASES,
         assessor=known,
         prefixes=prefixes,
     )
@@ -186,7 +179,7 @@ def test_a_candidate_that_cannot_take_the_prompt_gives_the_reason():
     director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.99, 1e-5, 0.5)), *TWO)
     short = EndpointSpec(address="10.0.0.8:80", models=("phi",), max_model_len=32_768)
     long = EndpointSpec(address="10.0.0.7:80", models=("granite",))
-    director.table.replace("test", [long, short])
+    director.table.replace("t", [long, short])
     shown = told(director)
     assert shown["sentence"] == (
         "granite at 10.0.0.7:80 was the only candidate left: phi takes no more than 33k tokens."

@@ -9,16 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.core.cost import CostWeights
-from laar.core.decision import Completion, DirectorSettings
-from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
-from laar.core.membership import EndpointSpec
+from laar.core.decision import Completion
 from laar.core.request import Api, Request
 from laar.health import Health, HealthSettings, Kind, Reply, standing_of
 from laar.health.blame import Blame
 from laar.health.breaker import State
-from laar.policies import build_policies
+from support.directors import director_of
 from support.exploring import examples
 
 ADDRESSES = tuple(f"10.0.0.{n}:80" for n in range(1, 6))
@@ -29,18 +25,12 @@ class Fleet:
     """A director with Envoy's retries as the picker sees them, without delays."""
 
     def __init__(self, *, endpoints=5, probes=True, seed=1):
-        self.table = EndpointTable()
-        specs = [EndpointSpec(address=a, models=("m",)) for a in ADDRESSES[:endpoints]]
-        self.table.replace("test", specs)
         self.health = Health(HealthSettings(), rng=random.Random(seed))
         self.health.questions.are_asked = probes
-        self.director = Director(
-            self.table,
-            build_policies(CostWeights()),
-            DirectorSettings(policy="random"),
-            rng=random.Random(seed),
-            health=self.health,
+        self.director = director_of(
+            *ADDRESSES[:endpoints], seed=seed, policy="random", health=self.health
         )
+        self.table = self.director.table
         self.dead = set()
         self.now = 1.0
         self.asked = dict.fromkeys(ADDRESSES, 0)

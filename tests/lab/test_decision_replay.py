@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,19 +10,16 @@ import numpy as np
 import pytest
 
 from laar.accuracy.assessor import Assessment
-from laar.core.cost import CostWeights
-from laar.core.decision import Completion, DirectorSettings
-from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
+from laar.core.decision import Completion
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.errors import SettingError
-from laar.policies import build_policies
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.log import DecisionLog
 from laar_lab.decisions import LoggedAssessor, is_decision_log, read_decisions
 from laar_lab.sim.fleet import VirtualFleet, replay_open
 from laar_lab.sim.fleet_file import read_fleet
+from support.directors import director_of
 
 FLEET = """
 endpoints:
@@ -54,21 +50,15 @@ class Picker:
     """A director with the decision memory and the log of `laar serve`."""
 
     def __init__(self, path: Path) -> None:
-        settings = DirectorSettings()
-        table = EndpointTable()
         models = {"10.0.0.1:80": "clever", "10.0.0.2:80": "simple"}
-        table.replace("test", [EndpointSpec(address=a, models=(m,)) for a, m in models.items()])
+        specs = (EndpointSpec(address=a, models=(m,)) for a, m in models.items())
+        self.director = director_of(*specs, assessor=Known())
         self.now = 0.0
         self.log = DecisionLog(path, on_problem=lambda problem: None)
         memory = DecisionMemory(
-            table, wall_clock=lambda: 1.7e9 + self.now, on_settled=[self.log.add]
-        )
-        self.director = Director(
-            table,
-            build_policies(CostWeights()),
-            settings,
-            rng=random.Random(1),
-            assessor=Known(),
+            self.director.table,
+            wall_clock=lambda: 1.7e9 + self.now,
+            on_settled=[self.log.add],
         )
         self.director.watch(memory.decided, memory.settled)
 

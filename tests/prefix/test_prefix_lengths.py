@@ -12,16 +12,13 @@ from hypothesis import strategies as st
 
 from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
-from laar.core.cost import CostWeights
-from laar.core.decision import Completion, DirectorSettings
+from laar.core.decision import Completion
 from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
-from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
-from laar.policies import build_policies
 from laar.prefix import lengths as lengths_module
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.lengths import PromptLengths
+from support.directors import director_of
 from support.hashing import Hasher
 
 HASHER = Hasher(b"k")
@@ -89,13 +86,8 @@ def tokens_of(parts: list[tuple[object, str]]) -> int:
 
 
 def fleet() -> Director:
-    table = EndpointTable()
-    table.replace("test", [EndpointSpec(address="a:1", models=("m",))])
-    return Director(
-        table,
-        build_policies(CostWeights()),
-        DirectorSettings(),
-        rng=random.Random(1),
+    return director_of(
+        "a:1",
         assessor=CapabilityAssessor(CapabilityModel()),
         prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 26),
     )

@@ -10,16 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.core.cost import CostWeights
-from laar.core.decision import Completion, DirectorSettings
-from laar.core.director import Director
-from laar.core.endpoints import EndpointTable, Reading
-from laar.core.membership import EndpointSpec
+from laar.core.decision import Completion
+from laar.core.endpoints import Reading
 from laar.core.request import Api, Request
-from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.tiers import FAR, HOST, Tiers
 from laar.prefix.tokens import Stored, TokenBlocks, hash_blocks, root
+from support.directors import director_of
 from support.exploring import examples
 
 SIZE = 16
@@ -68,16 +65,9 @@ class Offloading:
     """A picker for engines that copy their caches to the host's memory."""
 
     def __init__(self, *names: str, fetch_share: float) -> None:
-        table = EndpointTable()
-        table.replace("t", [EndpointSpec(address=name, models=("m",)) for name in names])
         self.prefixes = PrefixBeliefs(key=b"k", max_bytes=1 << 24)
-        self.director = Director(
-            table,
-            build_policies(CostWeights()),
-            DirectorSettings(),
-            rng=random.Random(1),
-            prefixes=self.prefixes,
-        )
+        self.director = director_of(*names, prefixes=self.prefixes)
+        table = self.director.table
         for slot, name in enumerate(names):
             table.read(name, Reading(waiting=0, running=0, kv_usage=0.0), 0.0)
             table.round_trip(name, 0.001, 0.0)

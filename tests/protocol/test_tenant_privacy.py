@@ -1,18 +1,10 @@
 """Response headers reveal to a tenant only what the settings allow about others."""
 
-import random
-
 import orjson
 import pytest
 
 from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
-from laar.core.cost import CostWeights
-from laar.core.decision import DirectorSettings
-from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
-from laar.core.membership import EndpointSpec
-from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.protocol.events import (
     AnswerHeaders,
@@ -26,6 +18,7 @@ from laar.protocol.events import (
 )
 from laar.protocol.headers import FAIRNESS, Answers
 from laar.protocol.stream import Environment, Stream, StreamSettings
+from support.directors import director_of
 from support.recorders import Recording
 
 PATH = {":path": "/v1/chat/completions", ":method": "POST"}
@@ -34,14 +27,8 @@ NEEDED = {"x-laar-model", "x-laar-reason", "x-laar-decision-id", "x-laar-tried-m
 
 
 def director():
-    table = EndpointTable()
-    spec = EndpointSpec(address="10.0.0.1:80", models=("m",))
-    table.replace("test", [spec])
-    return Director(
-        table,
-        build_policies(CostWeights()),
-        DirectorSettings(),
-        rng=random.Random(1),
+    return director_of(
+        "10.0.0.1:80",
         assessor=CapabilityAssessor(CapabilityModel()),
         prefixes=PrefixBeliefs(key=b"k" * 16, max_bytes=1 << 20),
     )

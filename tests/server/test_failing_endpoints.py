@@ -9,8 +9,6 @@ from collections import Counter
 import orjson
 import pytest
 
-from laar.protocol import headers as names
-from laar.protocol.stream import attempts
 from support import Answer, eventually, metric
 from support.clients import chat, post
 from support.grids import crossed
@@ -118,29 +116,6 @@ async def test_a_request_whose_answer_does_not_begin_is_hedged(gateway, http, sh
     assert {answer.headers["x-laar-endpoint"] for answer in answers} == {good.address}
     assert len(good.asked) == 8
     assert metric(runner, "laar_failed_attempts_total") > 0, "the test shows nothing otherwise"
-    await eventually(lambda: not runner.picker.table.in_flight.any(), what="release of everything")
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_a_slow_answer_is_used_if_it_begins_before_the_hedged_one(
-    gateway, http, shape, monkeypatch
-):
-    """The slow endpoint's work is not lost, and does not count as a failure."""
-    monkeypatch.setattr(names, "BEGINS_S", (1,))
-    for constant in ("_BEGIN_S", "_BEGIN", "_SLOW_TOKEN_S"):
-        monkeypatch.setattr(attempts, constant, 0.0)
-    slow, hung = await gateway.upstream(), socket.create_server(("127.0.0.1", 0), backlog=64)
-    slow.chat_answer = Answer(body=b'{"slow": true}', wait_s=2.5)
-    gateway.members((slow.address, "m"), ("{}:{}".format(*hung.getsockname()), "m"))
-    runner = await gateway.picker()
-    # A timeout that no other test uses, so that no cached bootstrap is used.
-    envoy = await gateway.envoy(shape, idle_timeout_s=1234.0)
-    with hung:
-        answers = await asyncio.gather(*(post(http, envoy, chat(stream=True)) for _ in range(6)))
-    assert {(answer.status, answer.body) for answer in answers} == {(200, b'{"slow": true}')}
-    assert {answer.headers["x-laar-endpoint"] for answer in answers} == {slow.address}
-    failed = f'laar_endpoint_failures_total{{endpoint="{slow.address}",kind="retried"}}'
-    assert metric(runner, failed) == 0
     await eventually(lambda: not runner.picker.table.in_flight.any(), what="release of everything")
 
 

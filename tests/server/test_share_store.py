@@ -11,13 +11,9 @@ import pytest
 
 from laar.accuracy.features import Features
 from laar.accuracy.online import OnlineOutcomes
-from laar.core.cost import CostWeights
-from laar.core.decision import Completion, DirectorSettings
-from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
+from laar.core.decision import Completion
 from laar.errors import SettingError
 from laar.health import Health, HealthSettings
-from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.blocks import ENDS
 from laar.server.sharing.sharer import Sharer, new_origin, secret_of
@@ -31,6 +27,7 @@ from laar.sharing.sharing import Sharing
 from laar.sharing.snapshot import key_of, read_snapshot, snapshot
 from laar.telemetry.problems import Problems
 from support import free_port
+from support.directors import director_of
 from support.pickers import request, specs
 from support.stores import SERVERS, StoreProcess, binary_of
 from support.waiting import eventually
@@ -42,16 +39,12 @@ class Member:
     """A director with a sharer, as in a picker, but without ports."""
 
     def __init__(self, share, number):
-        table = EndpointTable()
-        table.replace("test", specs(A, B))
         rng = random.Random(number)
         key = rng.randbytes(16)
         self.problems = Problems()
-        self.director = Director(
-            table,
-            build_policies(CostWeights()),
-            DirectorSettings(),
-            rng=rng,
+        self.director = director_of(
+            *specs(A, B),
+            seed=number,
             prefixes=PrefixBeliefs(key=key, max_bytes=8 << 20),
             health=Health(HealthSettings(), rng=rng),
         )

@@ -57,7 +57,7 @@ def test_a_removed_endpoint_keeps_its_slot_until_other_pickers_are_done():
     p, q, net = pair(A)
     decision = p.director.decide(request(), 1.0)
     net.exchange(1.01)
-    q.director.table.replace("test", specs(B))
+    q.director.table.replace("t", specs(B))
     assert q.director.table.slot(A) < 0
     assert q.director.table.slot_counted(A) >= 0
     p.director.settle(decision, OK)
@@ -513,6 +513,6 @@ def test_another_pickers_endpoint_is_chosen_only_if_clearly_cheaper():
 def test_endpoints_that_join_are_priced_immediately():
     p, _, net = pair(A)
     net.exchange(1.0)
-    p.director.table.replace("test", specs(*(f"10.0.1.{n}:80" for n in range(200))))
+    p.director.table.replace("t", specs(*(f"10.0.1.{n}:80" for n in range(200))))
     decision = p.director.decide(request(), 1.01)
     assert decision.reason == "laar"

@@ -117,7 +117,7 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.lossy)
     @rule(number=pickers, some=st.sets(st.sampled_from(ADDRESSES), min_size=1))
     def endpoints(self, number, some):
-        self.alive(number).director.table.replace("test", specs(*sorted(some)))
+        self.alive(number).director.table.replace("t", specs(*sorted(some)))
 
     @precondition(lambda self: self.lossy)
     @rule(

@@ -4,17 +4,13 @@ import random
 from collections import deque
 
 from laar.accuracy.online import OnlineOutcomes
-from laar.core.cost import CostWeights
-from laar.core.decision import DirectorSettings
-from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.health import Health, HealthSettings
-from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.sharing.settings import SharingSettings
 from laar.sharing.sharing import Sharing
+from support.directors import director_of
 
 KEY = b"k" * 16
 SETTINGS = SharingSettings()
@@ -40,16 +36,11 @@ def sharing_picker(
     name, addresses, *, settings=SETTINGS, seed=1, key=KEY, wall_clock=lambda: 0.0, **options
 ):
     """Return the sharing of a director with prefixes, health and outcomes."""
-    table = EndpointTable()
-    table.replace("test", specs(*addresses))
-    rng = random.Random(seed)
-    director = Director(
-        table,
-        build_policies(CostWeights()),
-        DirectorSettings(),
-        rng=rng,
+    director = director_of(
+        *addresses,
+        seed=seed,
         prefixes=PrefixBeliefs(key=key, max_bytes=8 << 20),
-        health=Health(HealthSettings(), rng=rng),
+        health=Health(HealthSettings(), rng=random.Random(seed)),
     )
     return Sharing(
         director,

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import random
 import threading
 import time
 import tracemalloc
@@ -12,33 +11,21 @@ from pathlib import Path
 import pytest
 
 from laar.accuracy.fitting.records import parse_records
-from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
-from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.datalayer.visits import cancel
-from laar.policies import build_policies
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.log import DecisionLog
 from support import eventually
+from support.directors import director_of
 
 END = Completion(status=200, cause="complete", latency_s=1.0)
 SETTINGS = DirectorSettings()
 
 
 def director(endpoints=3, **hooks):
-    table = EndpointTable()
-    table.replace(
-        "test",
-        [
-            EndpointSpec(address=f"10.0.{i // 250}.{i % 250}:80", models=("m",))
-            for i in range(endpoints)
-        ],
-    )
-    policies = build_policies(CostWeights())
-    return Director(table, policies, SETTINGS, rng=random.Random(1), **hooks)
+    return director_of(*(f"10.0.{i // 250}.{i % 250}:80" for i in range(endpoints)), **hooks)
 
 
 def remembering(endpoints=3, **limits):
@@ -105,7 +92,7 @@ def test_an_outcome_is_fitted_to_the_model_that_answered(shadow):
     """Another endpoint may answer after Envoy's retry, or by Envoy's choice in shadow mode."""
     made, memory = remembering()
     specs = [EndpointSpec(address=f"10.0.0.{m}:80", models=(m, "m")) for m in "12"]
-    made.table.replace("test", specs)
+    made.table.replace("t", specs)
     decided = [made.decide(request(shadow=shadow), 0.0) for _ in range(2)]
     other = next(spec for spec in specs if spec.address != decided[0].address)
     made.served_by(decided[0], other.address, 0.0)

@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
-from laar.core.cost import CostWeights
-from laar.core.decision import Completion, Decision, DirectorSettings
-from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
+from laar.core.decision import Completion, Decision
 from laar.core.membership import POOL_LABEL, EndpointSpec
 from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.flow.admission import Admission, Outcome
 from laar.flow.settings import FlowSettings
-from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.telemetry.pools import PoolMetrics
+from support.directors import director_of
 
 PROMPT = 40_000  # characters, whose prefill takes a second by the plain assessor's estimate
 
 
 class Fleet:
     def __init__(self, *specs: EndpointSpec) -> None:
-        table = EndpointTable()
-        table.replace("test", specs)
         self.now = 0.0
-        self.director = Director(
-            table,
-            build_policies(CostWeights()),
-            DirectorSettings(),
-            rng=random.Random(1),
-            prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 24),
-        )
+        prefixes = PrefixBeliefs(key=b"k", max_bytes=1 << 24)
+        self.director = director_of(*specs, prefixes=prefixes)
         self.settings = FlowSettings()
         self.pools = PoolMetrics(self.director, self.settings, clock=lambda: self.now)
         self.director.watch(decided=self.pools.decided)
@@ -135,7 +123,7 @@ def test_work_held_by_flow_control_counts_although_no_endpoint_is_known() -> Non
 def test_work_held_for_a_pool_scaled_to_zero_shows_which_pool_to_start() -> None:
     fleet = Fleet(endpoint("a:1", pool="gold"), endpoint("b:1", pool="iron"))
     assert fleet.pools.work_s() == {("gold", "m"): 0.0, ("iron", "m"): 0.0}
-    fleet.director.table.replace("test", [])
+    fleet.director.table.replace("t", [])
     fleet.pools.admission = admission = Admission(fleet.director, fleet.settings)
     assert isinstance(admission.ask(fleet.request(pool="gold"), 0.0), int)
     shown = fleet.pools.work_s()

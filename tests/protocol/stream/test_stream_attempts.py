@@ -1,17 +1,10 @@
 """Failed attempts: the named endpoints, the reports to the picker, and silent endpoints."""
 
-import random
 from dataclasses import replace
 
 import orjson
 import pytest
 
-from laar.core.cost import CostWeights
-from laar.core.decision import DirectorSettings
-from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
-from laar.core.membership import EndpointSpec
-from laar.policies import build_policies
 from laar.protocol.events import (
     Ask,
     Closed,
@@ -24,6 +17,7 @@ from laar.protocol.events import (
     Shape,
 )
 from laar.protocol.stream import Environment, Stream, StreamSettings
+from support.directors import director_of
 from support.recorders import Recording
 
 HEADERS = {":path": "/v1/chat/completions", ":method": "POST"}
@@ -39,14 +33,7 @@ class Driven:
     """A decided stream; `endpoints` serve its model."""
 
     def __init__(self, endpoints, attempts, sent=None, latency_s=None):
-        table = EndpointTable()
-        specs = [
-            EndpointSpec(address=f"10.0.0.{i}:80", models=("m",)) for i in range(1, endpoints + 1)
-        ]
-        table.replace("test", specs)
-        self.director = Director(
-            table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1)
-        )
+        self.director = director_of(*(f"10.0.0.{i}:80" for i in range(1, endpoints + 1)))
         self.recorder = Recording(self.director)
         self.stream = Stream(
             Environment(settings=StreamSettings(), new_id=lambda: "id", recorder=self.recorder)

@@ -188,7 +188,7 @@ def test_a_gateway_that_shows_no_bodies_is_refused_unless_none_is_needed():
 def test_no_request_gets_more_headers_than_a_gateway_allows(count, key):
     driver = Driver(models=("m",))
     (spec,) = driver.director.table.specs()
-    driver.director.table.replace("test", [replace(spec, way=Way(key=key))])
+    driver.director.table.replace("t", [replace(spec, way=Way(key=key))])
     caller = Caller(driver, Shape.GATEWAY)
     caller.request.count = count
     caller.ask()

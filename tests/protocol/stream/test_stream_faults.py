@@ -1,19 +1,13 @@
 """The stream machine after an internal error, or with too many headers."""
 
-import random
 import tracemalloc
 
 import orjson
 import pytest
 
 from laar.accuracy.features import language_of
-from laar.core.cost import CostWeights
-from laar.core.decision import DirectorSettings
-from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
 from laar.errors import RequestError
-from laar.policies import build_policies
 from laar.protocol.events import (
     AnswerHeaders,
     Ask,
@@ -26,6 +20,7 @@ from laar.protocol.events import (
     Shape,
 )
 from laar.protocol.stream import CHUNK_BYTES, Environment, Stream, StreamSettings
+from support.directors import director_of
 from support.features import features_of
 from support.recorders import decided
 
@@ -42,13 +37,6 @@ def stream():
 
 def feed(machine, event):
     return machine.receive(event, 0.0)
-
-
-def director_of(model):
-    """Return a director with one endpoint."""
-    table = EndpointTable()
-    table.replace("test", [EndpointSpec(address="10.0.0.1:80", models=(model,))])
-    return Director(table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1))
 
 
 def in_full_duplex():
@@ -82,7 +70,7 @@ def test_in_the_native_shape_the_body_is_unchanged_after_an_error():
 @pytest.mark.parametrize("shape", NAMED)
 @pytest.mark.parametrize(("count", "size_bytes"), [(91, 1000), (5, 59 << 10)])
 def test_with_too_many_headers_only_a_forged_destination_is_overwritten(shape, count, size_bytes):
-    director = director_of("m")
+    director = director_of(EndpointSpec(address="10.0.0.1:80", models=("m",)))
     body = BODY.replace(b'"auto"', b'"m"')
     for forged in ({}, {"x-gateway-destination-endpoint": "10.6.6.6:80"}):
         machine = stream()
@@ -97,7 +85,7 @@ def test_with_too_many_headers_only_a_forged_destination_is_overwritten(shape, c
 
 
 def test_after_the_decision_only_parts_of_the_prompt_are_kept():
-    director = director_of("auto")
+    director = director_of(EndpointSpec(address="10.0.0.1:80", models=("auto",)))
     machine = stream()
     prompt = "head " * 100 + "\u4e2d" * 50_000 + "tail?" * 100
     body = orjson.dumps({"model": "auto", "messages": [{"role": "user", "content": prompt}]})
@@ -125,7 +113,7 @@ def test_after_an_error_a_request_for_a_pool_is_refused(shape, limits):
 
 @pytest.mark.parametrize("shape", NAMED)
 def test_a_body_that_cannot_be_changed_keeps_its_destination(shape, monkeypatch):
-    director = director_of("m")
+    director = director_of(EndpointSpec(address="10.0.0.1:80", models=("m",)))
     machine = stream()
     feed(machine, RequestHeaders(HEADERS, False, shape))
     (ask,) = feed(machine, RequestBody(BODY, True))
@@ -160,7 +148,7 @@ def test_a_body_of_single_bytes_takes_the_memory_of_its_length():
 
 @pytest.mark.parametrize("shape", NAMED)
 def test_an_error_while_sending_the_decision_loses_no_byte(shape, monkeypatch):
-    director = director_of("m")
+    director = director_of(EndpointSpec(address="10.0.0.1:80", models=("m",)))
     machine = stream()
     feed(machine, RequestHeaders(HEADERS, False, shape))
     (ask,) = feed(machine, RequestBody(BODY, True))

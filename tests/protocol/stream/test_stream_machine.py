@@ -1,20 +1,14 @@
 """The stream machine in both shapes, and for every order of events from Envoy and gateways."""
 
-import random
-
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.core.cost import CostWeights
-from laar.core.decision import DirectorSettings
-from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api
 from laar.errors import RequestError
-from laar.policies import POLICY_NAMES, build_policies
+from laar.policies import POLICY_NAMES
 from laar.protocol.events import (
     AnswerBody,
     AnswerHeaders,
@@ -38,6 +32,7 @@ from laar.protocol.events import (
 )
 from laar.protocol.openai import ASIDE_BYTES, try_read
 from laar.protocol.stream import CHUNK_BYTES, Environment, HeldBytes, Stream, StreamSettings
+from support.directors import director_of
 from support.exploring import examples
 from support.recorders import Recording, decided
 
@@ -50,16 +45,8 @@ class Driver:
     """Drives a stream with a real director, and collects its actions."""
 
     def __init__(self, *, read_answer=False, models=("m1",), held=None, **settings):
-        table = EndpointTable()
-        table.replace(
-            "test",
-            [
-                EndpointSpec(address=f"10.0.0.{i}:80", models=(model,))
-                for i, model in enumerate(models, 1)
-            ],
-        )
-        self.director = Director(
-            table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1)
+        self.director = director_of(
+            *(EndpointSpec(address=f"10.0.0.{i}:80", models=(m,)) for i, m in enumerate(models, 1))
         )
         self.recorder = Recording(self.director)
         self.stream = Stream(

@@ -5,17 +5,13 @@ import random
 import orjson
 import pytest
 
-from laar.core.cost import CostWeights
-from laar.core.decision import DirectorSettings, Enforcement
-from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
-from laar.core.membership import EndpointSpec
+from laar.core.decision import Enforcement
 from laar.errors import RequestError
-from laar.policies import build_policies
 from laar.protocol import events as ev
 from laar.protocol.openai import try_read
 from laar.protocol.stream import Environment, Stream, StreamSettings, request_half
 from laar.protocol.stream.phases import TRANSITIONS, RequestPhase, ResponsePhase
+from support.directors import director_of
 from support.recorders import Recording
 
 SHORT = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}]})
@@ -30,9 +26,7 @@ MAX_STREAMS = 20_000
 def director(monkeypatch):
     monkeypatch.setattr(request_half, "ASIDE_BYTES", 200)
     monkeypatch.setattr(request_half, "SHORT_BYTES", 200)
-    table = EndpointTable()
-    table.replace("test", [EndpointSpec(address=f"10.0.0.{i}:80", models=("m",)) for i in (1, 2)])
-    return Director(table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1))
+    return director_of("10.0.0.1:80", "10.0.0.2:80")
 
 
 def event(rng):

@@ -8,15 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.core.cost import CostWeights
-from laar.core.decision import DirectorSettings, Enforcement
-from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
+from laar.core.decision import Enforcement
 from laar.core.membership import EndpointSpec
 from laar.errors import RequestError
-from laar.policies import build_policies
 from laar.protocol import events as ev
 from laar.protocol.stream import Environment, Stream, StreamSettings
+from support.directors import director_of
 from support.exploring import examples
 from support.recorders import Recording, decided
 
@@ -26,15 +23,7 @@ BAD = (b"{", b'{"model":"nobody","messages":[]}', b"x" * 200)
 
 
 def a_director():
-    table = EndpointTable()
-    specs = [EndpointSpec(address=f"10.0.0.{i}:80", models=(f"m{i}",)) for i in (1, 2)]
-    table.replace("test", specs)
-    return Director(
-        table,
-        build_policies(CostWeights()),
-        DirectorSettings(),
-        rng=random.Random(1),
-    )
+    return director_of(*(EndpointSpec(address=f"10.0.0.{i}:80", models=(f"m{i}",)) for i in (1, 2)))
 
 
 class Driven:
