@@ -93,7 +93,7 @@ WORDS = [
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A client's request; `wants` is what any healthy endpoint makes of it."""
+    """A client's request; `wants` is the kind of answer that a healthy endpoint gives."""
 
     text: str
     wants: str = "text"
@@ -693,7 +693,7 @@ class _Read:
 
 @dataclass
 class Result:
-    """A form's share of the requests that it concerns, once it should be known."""
+    """The share that a form got of the requests it concerns, once laar had time to notice."""
 
     form: Form
     shape: str

@@ -310,8 +310,8 @@ def _fitted(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> tuple[
 
     Some answers are identified only by their content, so different answers may look the same. If
     the file has all answers of the fit, or has no others, answers that look like one used in the
-    fit are considered used. In any other file, leaving them out would keep mostly answers with
-    unusual verdicts.
+    fit are considered used. In any other file, that would leave mostly answers with unusual
+    verdicts.
     """
     if artifact.fitted_on is None:
         return [False] * len(outcomes), 0

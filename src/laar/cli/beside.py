@@ -73,7 +73,7 @@ def _must_fit(bootstrap: Mapping[str, object], settings: Settings, path: Path) -
         )
     options, found = envoy_options(settings), list(_mappings(bootstrap))
     ((host, port),) = options.picker_addresses
-    # Any name, which TLS may need, may lead to the picker, and any address to a wildcard.
+    # The bootstrap may reach the picker by a name, as TLS requires, and a wildcard at any address.
     is_any = options.picker != settings.listen.ext_proc or not is_ip(host)
     found += [{**m, "address": host} for m in found if is_any or not is_ip(str(m.get("address")))]
     needed: list[tuple[str, Mapping[str, object], str]] = [

@@ -267,7 +267,7 @@ class Edges:
         return first + len(own)
 
     def _around_unknown(self, x: Place, y: Place) -> list[_Bound]:
-        """Return the certain bounds of unknown text between two documents, which is one item."""
+        """Return those bounds that are certain of an unknown item between two documents."""
         lines, size = self._seen.lines, len(self._separator)
         bounds: list[_Bound] = []
         end = self._tail(x)

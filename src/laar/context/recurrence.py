@@ -126,7 +126,7 @@ class Recurrences:
     def __init__(self) -> None:
         self.together = _Together()
         self.frame: Latest[int, int] = Latest(MAX_FRAME)
-        """Lines that often recur within a text, with the excess of such texts over other texts."""
+        """Lines that often recur within a text: how many more such texts there were than others."""
         self._parsed: dict[int, ParsedLine] = {}
         self._pieces: Latest[int, Piece] = Latest(MAX_PIECES)
         self._closings: Latest[int, tuple[int, int]] = Latest(MAX_FRAME)  # by scope, with a count

@@ -141,12 +141,12 @@ class Chooser:
         Raises:
             RequestError: 404 when no endpoint ever served the model, or stores what the request
                 names, 400 when it names no model and several are served, 503 when none can be
-                chosen, 409 when it is not worth to accompany another request.
+                chosen, 409 when a second answer is not worth its cost.
             NoRoomError: no candidate has room.
         """
         policy = self.policies.get(request.policy) or self.policies[self.settings.policy]
         group, earlier = self._group(request, policy, now)
-        several = not request.model and len(group.models) > 1  # and it may be meant for any
+        several = not request.model and len(group.models) > 1
         if request.api is Api.OPAQUE or (several and request.api is Api.OTHER):
             if request.companion_of:
                 raise not_worth_it()
@@ -156,7 +156,7 @@ class Chooser:
         able = group.alive
         if self.table.windowed or self.needs.refusals:
             fits, able = self._fitting(view, group, tokens_of)
-            if not fits.any():  # what it fits is full, but may take it all the same
+            if not fits.any():  # all that can take it are full: choose among them
                 subset = frozenset(self.table.by_slot[slot].address for slot in able.tolist())
                 group, earlier = self._group(request, policy, now, subset)
                 group, view, tokens_of, degraded = view_of(self, request, earlier, group, now)
@@ -195,7 +195,7 @@ class Chooser:
         model, mode = spec.models[0], None
         if view is not None and group.plain is not None:
             mode = self.table.modes.get(view.model_id.item(at))
-            if mode is not None:  # from here on, the prompt is what the mode makes of it
+            if mode is not None:  # from here on, the prompt is as the mode changes it
                 model, view.chain = mode.name, view.chains.get(view.model_id.item(at), view.chain)
             view.chains = {}
         if served not in spec.models:

@@ -151,5 +151,5 @@ def check_worth(view: View, at: int) -> None:
 def not_worth_it() -> RequestError:
     """Return the error for a companion that costs others more than it gains."""
     return RequestError(
-        409, "not-worth-it", "a second answer would not come sooner by what it costs others"
+        409, "not-worth-it", "a second answer would cost other requests more time than it saves"
     )

@@ -42,7 +42,7 @@ class Comparison:
         """Sums of `Compared.more_s` and of `Compared.saved_s`."""
 
     def observe(self, decision: Decision, table: EndpointTable) -> None:
-        """Compare a decision that is not counted at its endpoint yet, if it is drawn."""
+        """Compare a new decision, before its request counts as load, if it is drawn."""
         if self.rng.random() >= self.share:
             return
         try:

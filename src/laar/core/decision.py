@@ -106,7 +106,7 @@ class Enforcement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """What the policy would have chosen that `routing.compare` names (`laar.core.comparison`).
+    """The choice of the policy that `routing.compare` names (`laar.core.comparison`).
 
     Args:
         policy: its name.

@@ -25,7 +25,7 @@ _ANSWER_S = 2.0  # seconds per answer until one has been seen: 200 tokens at 10 
 _LEAST_ANSWER_S = 1e-3
 _LEAST_SHARE = 0.1  # a prior with less weight in the mean answer is not replaced
 _MOST_TOKENS = 100_000  # per answer; larger reports are not plausible
-_PACE_FADING = 2.0  # samples lose 18 % of their weight if their paces change by 10 %
+_PACE_FADING = 2.0  # samples lose 18 % of their weight if their endpoint's pace changes by 10 %
 _TOKENIZE_S = 3e-6  # per token, standard deviation of the prior; vLLM takes 2.4e-6
 _LEAST_SLOWED = 0.01  # minimum prior of the slowdown by each other answer, as in vLLM
 
@@ -141,7 +141,7 @@ class EngineModel:
             prior=(1.0, _LEAST_SLOWED), doubt=(0.5, 0.05), low=(0.02, 0.0), high=(20.0, 5.0)
         )  # answer and 2 b, in units of a mean answer
         self.unit_s, self._answers, self._tokens = _ANSWER_S, 1.0, 0.0
-        self._guess_s, self._guess_share = _ANSWER_S, 1.0  # prior of `unit_s`, its share in it
+        self._guess_s, self._guess_share = _ANSWER_S, 1.0  # prior of `unit_s`, and its weight there
         self._expect_speed()
 
     def imitate(self, other: EngineModel) -> None:

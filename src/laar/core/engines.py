@@ -323,7 +323,7 @@ class Engines:
 
     def _report(self, slot: int, model: EngineModel, sample: Sample) -> None:
         """Pass a sample of this picker to the others, and learn from it."""
-        if sample.first or not model.base:  # others have no word for the mode
+        if sample.first or not model.base:  # records can't name a mode
             self.on_sample(slot, sample)
         self._learn(slot, model, sample)
 

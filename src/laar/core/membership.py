@@ -162,7 +162,7 @@ class EndpointSpec:
 
     @property
     def pulls(self) -> bool:
-        """Whether it and its peers pull KV from each other, which name no rank at an address."""
+        """Whether it and its peers pull KV from each other. A rank can't: pulls name an address."""
         return self.labels.get(PULL_LABEL, "").lower() == "true" and self.rank is None
 
     @property

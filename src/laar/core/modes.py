@@ -5,7 +5,7 @@ of its model, named MODEL:NAME. It has its own P(correct) and its own time and l
 everything else is the endpoint's. The model without a mode, as the client asks it, remains one.
 
 A mode is used once the artifact has measured it, since nothing else says how often it is right and
-how long it takes, and only for bodies that do not say themselves how to answer (`kept_members`).
+how long it takes, and only for bodies that do not set one themselves (`kept_members`).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Refused:
     """How often engines refuse requests in each mode: they may not know the members it adds."""
 
     def __init__(self) -> None:
-        self._habits: Latest[str, Habit] = Latest(_MAX_NAMES)  # by mode; by model if in none
+        self._habits: Latest[str, Habit] = Latest(_MAX_NAMES)  # by mode; by model without one
 
     def note(self, decision: Decision, end: Completion) -> None:
         """Record how a request ended that could have been asked in a mode."""
@@ -113,7 +113,7 @@ def modes_of(models: Iterable[str], modes: ByModel, taken: Container[str]) -> li
 
 
 def kept_members(modes: ByModel) -> frozenset[str] | None:
-    """Return the members by which a body says itself how to answer; None if there are no modes."""
+    """Return the members with which a body sets a mode itself; None if there are no modes."""
     named = [m for of in modes.values() for mode in of.values() for m in mode.members.values()]
     kept = _SAY_HOW_HARD.union(*named)
     if not kept.isdisjoint(LIMITS):

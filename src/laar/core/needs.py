@@ -130,7 +130,7 @@ class Needs:
         if view is None or not (_UNITS.search(text) and _EXCESS.search(text)):
             return
         answer, window = _answer_tokens(request), self._table.window_tokens.item(slot)
-        # What is certainly not the window: the estimate may be half of the prompt's real length.
+        # The window is certainly less: the prompt may be twice as long as estimated.
         most = 2.0 * decision.tokens * request.longest_share + answer
         found = (float(number) for number in _STATED.findall(text))
         if window == math.inf:
@@ -172,6 +172,6 @@ def _keys(request: Request, chain: Chain | None, most: int) -> Iterator[int]:
     if chain is not None:
         yield from chain.hashes[: -1 - most : -1]
     question = request.question
-    if len(question) > 1000:  # as much as the stream keeps after the decision
+    if len(question) > 1000:  # the part that the stream keeps after the decision
         question = question[:500] + question[-500:]
     yield hash((request.tenant, request.session or question))

@@ -40,13 +40,13 @@ _MEMORY_S = 600.0  # a slow endpoint gets few requests, often minutes apart
 _TOGETHER = 8  # every eighth sample, of whichever model, updates its model's paces
 _PROVEN = 10.0  # answers after which an endpoint's pace is known
 _HOPE = math.log(5.0)  # how much faster than its siblings an endpoint may be that has not answered
-_IMPLAUSIBLE = math.log(8.0)  # how much faster than the typical one no endpoint is
-_SHORT = math.log(3.0)  # how much shorter than at the typical endpoint no model's answers are
-_AT_ONCE = math.log(12.0)  # how much earlier they don't end, beyond what their pace explains
+_IMPLAUSIBLE = math.log(8.0)  # an endpoint that much faster than the typical one is not believed
+_SHORT = math.log(3.0)  # nor one whose answers are that much shorter
+_AT_ONCE = math.log(12.0)  # nor one whose answers end that much earlier than its pace explains
 _ENDS = 40.0  # effective number of answers in these means
-_FEW = 2.0  # answers before they are compared with siblings'
-_MANY = 8.0  # answers of unknown length before that is compared as well
-_KNOWN = 0.3  # weight of answers, faded since, from which an endpoint's pace is compared
+_FEW = 2.0  # minimum number of answers for a comparison with siblings
+_MANY = 8.0  # the same for answers of unknown length
+_KNOWN = 0.3  # minimum weight of an endpoint's answers, which fades, to compare its pace
 
 _Log = Annotated[float, Meta(gt=-1e4, lt=1e4)]
 _Count = Annotated[float, Meta(ge=0, lt=1e4)]
@@ -80,10 +80,10 @@ class Paces:
         self._outlook: tuple[Slots, Sequence[str], tuple[Floats, Floats] | None] | None = None
         """The latest result of `outlook`, for which slots and models, until it changes."""
         self._columns: Floats = np.empty((6, 0))  # log, weight, scatter: of `first`, `rest`
-        self._paced_at: Floats = np.empty((2, 0))  # when samples were decayed; of the latest one
+        self._paced_at: Floats = np.empty((2, 0))  # of the last fading; of the latest sample
         self._levels: Floats = np.empty((2, 0))  # what the logarithms are relative to
         self._ends: Floats = np.empty((4, 0))
-        # Mean log of answers' seconds, and their number; of their tokens, and number, if known.
+        # Mean log of the answers' seconds, and their number; the same for those of known length.
 
     def grow(self, size: int) -> None:
         """Grow to the table's size."""
@@ -190,7 +190,7 @@ class Paces:
         usual = np.bincount(model_id, weights * logs) / np.maximum(total, 1e-9)
         likely = np.exp(logs - usual[model_id]) / self.rest[slots]
         likely = np.where(open_, likely, 1.0)
-        # The prior's standard deviation is half of the hope, a prediction's error a sample's.
+        # Standard deviations: half of the hope for the prior, `ERROR` for a sample.
         hope = np.exp(-_HOPE / np.sqrt(1.0 + answers * (0.5 * _HOPE / ERROR) ** 2))
         hope = np.where(open_, hope, 1.0)
         return likely, likely * hope
@@ -276,7 +276,7 @@ class Paces:
         both = (first_logs + rest_logs) / np.maximum(weights, 1e-9)
         sure = min(noise / max(_spread(both, weights, noise), 1e-9), _DOUBT)
         both *= weights / (weights + np.maximum(sure, stale))
-        differ = _spread(both, weights, _SURE**2 * noise)  # surely, not only probably
+        differ = _spread(both, weights, _SURE**2 * noise)  # certain, not only probable
         doubt = scatter / max(total, 1e-9) * min(max(noise / max(differ, 1e-9), 1.0), _SURE**2)
         apart = first_logs / np.maximum(first_seen, 1e-9) - rest_logs / np.maximum(rest_seen, 1e-9)
         pairs = first_seen * rest_seen / np.maximum(first_seen + rest_seen, 1e-9)
@@ -310,7 +310,7 @@ class Paces:
         ends, answers, lengths, counted = self._ends.take(same, axis=1)
         ends = _relative(ends, answers >= _FEW)
         lengths = _relative(lengths, counted >= _FEW)
-        if np.count_nonzero(counted):  # if only others say how long answers are, time shows it
+        if np.count_nonzero(counted):  # an endpoint without known lengths is judged by its times
             lengths = np.where((counted < 1.0) & (answers >= _MANY), ends, lengths)
         paces = _relative(paces, seen >= _KNOWN)
         # The fewer answers, the more chance explains.

@@ -75,7 +75,7 @@ class Resolver:
     ) -> None:
         self._sink = sink
         self._works = works
-        self.problem = sink.problem  # those of sources are passed on
+        self.problem = sink.problem  # pass on the sources' problems
         self._declared: dict[str, Sequence[EndpointSpec]] = {}
         self._names: set[str] = set()
         self._asking: set[str] = set()

@@ -229,7 +229,7 @@ def pages_by_rank(page: bytes, engine: str) -> list[bytes]:
     count = min(len(found), MAX_RANKS)
     first = min((int(rank) for rank in found if rank.isdigit() and len(rank) < 5), default=0)
     parts: dict[bytes, list[bytes]] = {b"%d" % (first + rank): [] for rank in range(count)}
-    # Ranks that begin below their number are some of an engine's, of which others are missing.
+    # If the first rank is above 0 but below their number, the page lacks some ranks.
     if not names.rank or count < 2 or found != parts.keys() or 0 < first < count:
         return [page]
     shared_bytes = 0

@@ -203,7 +203,7 @@ class OwnNames:
     def __init__(self) -> None:
         self._specs: dict[str, Sequence[EndpointSpec]] = {}
         self._awaited: dict[str, set[_Pod]] = {}
-        """Of each source, the first pods that have not answered yet; the others wait for them."""
+        """The first pods of each source that have not answered yet; the others wait for them."""
         self._served: Latest[_Pod, Served] = Latest(MAX_PODS)
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:

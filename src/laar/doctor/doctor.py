@@ -335,7 +335,7 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> Iterator[Finding]:
     for row in shown["fleet"]:
         if row["health"] == "draining":
             what = f"{row['endpoint']} drains: no new requests, {row['in_flight']} in flight"
-            yield warning(where, what, f"stop it once it has gone, or remove {DRAIN_LABEL}")
+            yield warning(where, what, f"stop it once nothing runs there, or remove {DRAIN_LABEL}")
     if drained := shown["about"].get("drained"):
         what = f"drained, and may be stopped: {_some(drained)}"
         yield fine(where, what)

@@ -149,7 +149,7 @@ def host_findings(config: Json, statuses: Iterable[Json]) -> Iterator[Finding]:
             yield error(
                 f"Envoy {where}",
                 "has no endpoint, so every request fails",
-                "if the picker has some, let it read the picker's file (envoy.eds_file)",
+                "if the picker has endpoints, let Envoy read its file (envoy.eds_file)",
             )
 
 

@@ -81,9 +81,9 @@ class BootstrapOptions:
     retries: int = 2
     """Number of retries, 0 to 10, of a request that failed before its answer began."""
     longest_hold_s: float = 300.0
-    """Longest hold of a request in seconds, 0 to 3590; at least the picker's flow.max_hold_s. The
-    picker holds only turns of sessions for longer, if their clients say that they wait at least
-    twice as long: 600 s, in OpenAI's and Anthropic's libraries."""
+    """Longest time that the picker may hold a request, in seconds, 0 to 3590; at least its
+    flow.max_hold_s. It holds only turns of sessions for longer than that, and at most for half as
+    long as their clients say that they wait: 600 s in OpenAI's and Anthropic's libraries."""
     request_timeout_s: float = 3600.0
     """Timeout of a request including its whole answer, in seconds."""
     idle_timeout_s: float = 1800.0

@@ -42,7 +42,7 @@ _End = tuple[int, int]
 
 @dataclass(slots=True)
 class _Field:
-    """The evidence about a field: prompts that continued the last one with their value, and others.
+    """How many prompts continued the last one with their value of a field, and how many did not.
 
     `latest` is the latest value, with the end of its prompt.
     """

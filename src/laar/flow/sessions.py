@@ -161,7 +161,7 @@ class Sessions:
         """The places whose contexts the index has complete, by slot and last hash of the prompt."""
         self._named: dict[str, str] = {}
         """The keys of places with names, by the keys that they would have without one."""
-        self._cut: list[tuple[Place, float | None]] = []  # lost, and after which pause if for room
+        self._cut: list[tuple[Place, float | None]] = []  # evicted; the pause, if for room
         self._busy: defaultdict[int, set[Place]] = defaultdict(set)  # with turns in flight, by slot
         self._full: set[int] = set()  # endpoints that refused a turn, until another ends there
         self._refuses: dict[int, float] = {}  # 1 after a refusal; fades with each turn that ends
@@ -326,7 +326,7 @@ class Sessions:
         if is_named and not any(session in some for some in (self._places, *self._gone)):
             new, again = self._renamed.get(tenant, (_UNLIKELY, 0.0))
             goes_on = place is not None and place.is_in(chain)
-            if goes_on or not chain.continues:  # else it may have been evicted, or only begin alike
+            if goes_on or not chain.continues:  # else it may have been evicted
                 self._renamed[tenant] = new * _FADED + 1.0, again * _FADED + goes_on
             if goes_on and place is not None:
                 self._rename(place, session)
@@ -428,7 +428,7 @@ class Sessions:
             self._forget(place)
             if pause_s is not None:
                 self._learn(pause_s, returned=False)
-        # Of a prompt that was part of another, the index reports no end.
+        # The index does not report the eviction of a prompt that was part of another.
         while (first := next(iter(self._places.values()), None)) is not None and (
             not first.busy and first.idle_at < self.index.oldest_at.item(first.slot)
         ):
@@ -537,7 +537,7 @@ class Sessions:
         step = 1 + len(self._places) // _COUNTED
         some = islice(self._places.values(), 0, None, step)
         ages_s = np.sort([now - place.idle_at for place in some if not place.busy])
-        # Those idle for longer than each class.
+        # Number of places that have been idle for longer than each class.
         still = step * (len(ages_s) - np.searchsorted(ages_s, _AGES_S))
         chances = self._returned / (self._returned + self._stayed + still)
         keeping_s = []

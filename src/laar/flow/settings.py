@@ -48,9 +48,9 @@ class FlowSettings:
     max_hold_s: Annotated[float, Applies.AFTER_RESTART, Ge(0), Le(3580)] = 60.0
     """Longest wait in seconds. Then a waiting request expires, even while no endpoint is known (a
     fleet scaled to zero), and a session's turn is sent even if there is no room for its context.
-    0 disables waiting. A client that says how long it waits is held for at most half of that; its
-    session's turn for longer than this, up to `laar envoy --longest-hold`. A gateway that is not
-    laar's Envoy must wait for as long as this, or it sends each held request elsewhere."""
+    0 disables waiting. A client that says how long it waits is held for at most half of that;
+    behind laar's Envoy its session's turn for longer than this, up to `laar envoy --longest-hold`.
+    Other gateways must wait for as long as this, or they send each held request elsewhere."""
     max_prefill_s: Annotated[float, Gt(0), Le(3600)] = 2.0
     """Seconds of prefill in flight, as learned, that fill an endpoint. The default keeps its batch
     full between two decisions, and is short enough for the queue's order to matter. A request is

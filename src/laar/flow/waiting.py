@@ -109,7 +109,7 @@ class Lane:
         self._tenants: dict[str, _Tenant] = {}
         self._idle: Latest[str, float] = Latest(MAX_IDLE_TENANTS)  # served tokens of debtors
         self._virtual_tokens = 0.0  # tokens of the tenant served last, before its turn
-        # By is_long: the tenants that have such requests, with their served tokens as height.
+        # Tenants with short requests and with long ones, ordered by the tokens served to them.
         self._rings: dict[bool, Bag[str]] = {False: Bag(), True: Bag()}
 
     def __len__(self) -> int:

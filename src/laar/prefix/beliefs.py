@@ -98,7 +98,7 @@ class PrefixBeliefs:
         self._hasher = PromptHasher(key)
         self.index = PrefixIndex(0, max_bytes)
         self.found = Found()
-        self.shown = Found()  # the same for what events show, as some engines lose states silently
+        self.shown = Found()  # the same for KV events: some engines lose states without one
         self.popular = PrefixDemand()
         self.evictions = Evictions()
         self.blocks_held = TokenBlocks()  # empty if no engine publishes KV events, as most do not
@@ -198,7 +198,7 @@ class PrefixBeliefs:
 
     def insert(self, slot: int, chain: Chain, now: float, *, heard: bool = False) -> Receipt:
         """Record that a prompt was sent to a slot; `heard` if by another picker."""
-        if not chain.counted:  # else it is one request's prompt at a further endpoint
+        if not chain.counted:  # else already counted for another endpoint of this request
             chain.counted = True
             self.popular.note(chain, now)
             self.evictions.note(chain, now)

@@ -60,7 +60,7 @@ MISS_RATIO = 0.5
 a prompt (English 4 bytes, Japanese or code under 3); a smaller gap may be due to conversion."""
 
 _MOST = 0.75
-"""Share of a prompt that one which continues it repeats."""
+"""Share of a prompt that its continuation repeats."""
 
 _MOST_SPARED = 8
 """Maximum number of open requests whose blocks are protected during one eviction."""
@@ -283,7 +283,7 @@ class PrefixIndex:
         return list(self._pulling)
 
     def proven(self, slot: int, chain: Chain) -> float:
-        """Return the share of the prompt, in 0..1, that the slot has surely computed."""
+        """Return the share of the prompt, in 0..1, that the slot has certainly computed."""
         cache, hashes, depth, proven = self._caches[slot], chain.hashes, 0, 0
         while depth < len(hashes) and (use := cache.by_head.get(hashes[depth])) is not None:
             depth += shared_from(use.hashes, hashes, depth)

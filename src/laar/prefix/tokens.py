@@ -120,7 +120,7 @@ class _Text:
     size: int
     blocks: array[int]
     anchors: list[tuple[int, float]]
-    weight: int  # number of blocks of text that it counts as
+    weight: int  # its size, in blocks of text
 
     def tokens_at(self, place_bytes: int) -> float:
         """Return the number of tokens before an offset in the text, exact at its anchors."""
@@ -233,7 +233,7 @@ class TokenBlocks:
                 continue
             holders = self._holders.get(hash_, 0)
             if holders & bit:
-                continue  # the engine distinguishes blocks that its events don't
+                continue  # the engine tells apart blocks that look alike in its events
             held.own[name] = hash_
             if held.states is not None and name in held.states:
                 held.resumed_at.add(hash_)
@@ -292,7 +292,7 @@ class TokenBlocks:
     def restarted(self, slot: int, started_s: float = math.nan) -> bool:
         """Handle an engine's restart; return whether its events have shown it already.
 
-        They have if it was emptied after the restart; both times are by the engine's clock.
+        They have if they emptied the cache after `started_s`, by the engine's clock.
         """
         held = self._slots.get(slot)
         if held is not None and held.since_s >= started_s:

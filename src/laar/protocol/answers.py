@@ -32,7 +32,7 @@ _ERROR_TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-"""The types that Anthropic's API has for a status; of its clients, some read no other types."""
+"""Error types of Anthropic's API, by status; some of its clients accept no other types."""
 
 MAX_ERROR_BYTES = 4096
 """Maximum number of bytes of an error text that are examined to find out whose fault it is."""

@@ -157,7 +157,7 @@ def is_own(name: str) -> bool:
     Many clients and gateways do not tell underscores from hyphens.
     """
     name = name.replace("_", "-")
-    of_envoy = name.startswith(("x-laar-", "x-envoy-"))  # other Envoys obey some of the latter
+    of_envoy = name.startswith(("x-laar-", "x-envoy-"))  # an outer Envoy obeys some of these
     return of_envoy or name in (SERVED, TEST_SELECTED, TEST_SERVED)
 
 

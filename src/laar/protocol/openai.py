@@ -68,7 +68,7 @@ _HARMLESS_TOOLS = ("function", "custom", "local_shell", "web_search")
 """Types of tools that clients run, or that only read."""
 
 _OPAQUE, _RESPONSES = Api.OPAQUE, Api.RESPONSES
-_TRUE = (True, "true", "True", "1", "on", "yes")  # also 1; engines in Python read all of these
+_TRUE = (True, "true", "True", "1", "on", "yes")  # as Python's engines read them
 _MARK_CHARS = 32
 _starts_object = re.compile(rb"(?:\xef\xbb\xbf)?\s*\{").match
 _MANY_TURNS = 64
@@ -219,8 +219,8 @@ def _peek(body: bytes) -> str:
     except RequestError as error:
         is_utf_8 = json.detect_encoding(body).startswith("utf-8")
         if error.reason == DENIED or body.startswith(_COMPRESSED) or not is_utf_8:
-            raise  # unlike binary data, or JSON before it, as in KServe's tensors
-        return ""
+            raise
+        return ""  # binary data, or JSON before it, as in KServe's tensors
     return _text(model) if isinstance(model, str) else ""
 
 
@@ -236,7 +236,7 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool]:
     try:
         document = orjson.loads(body) if is_plain else _long_document(body)
     except orjson.JSONDecodeError as error:
-        utf8_of(body)  # raises an error of its own
+        utf8_of(body)  # raises if it is not UTF-8
         is_plain = False
         try:
             document = json.loads(body)

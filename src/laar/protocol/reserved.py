@@ -50,7 +50,7 @@ _MAX_CHARS = 64
 _MAX_NAMES = 4096
 _MOST = 1000
 """Maximum number of new names, and of objects with parameters, that are looked at in a body; only
-batches have more than a few. Of an object with more members, only those in `_ANY` count."""
+batches have more than a few. In an object with more members, only those in `_ANY` count."""
 
 _ANY = re.compile("|".join(sorted({*_MOVED, *_PARAMETERS, *_IDS})), re.IGNORECASE)
 """Matches every name that may be reserved, and others; most of 100,000 names do not match."""

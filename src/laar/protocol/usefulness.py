@@ -38,7 +38,7 @@ _SAYS = frozenset(
 _BEGINNING_CHARS = 64
 """Length of the beginning by which answers are compared: about 16 tokens. Reading more of a stream
 would cost a parsed event for each token."""
-_READ_CHARS = 4096  # of one text: more would be blank
+_READ_CHARS = 4096  # of one text; it is blank if these are
 _SHORT_CHARS = 16
 _LONGEST_TOKEN = 16  # in characters
 _NAME_CHARS = 256

@@ -264,7 +264,7 @@ class ContextHooks:
             self._faults[_WHAT] += 1
         teaches = plan.orders or plan.memos or plan.seen
         if not teaches and plan.body is body and (restores or not self.may_restore):
-            return None  # else its response may show whether responses pass through here
+            return None  # else see whether the response passes through the picker
         # Remember the order before the request ends, so that a burst of requests shares it.
         self.after(partial(ordering.hook.note, plan, now))
         return _Reworked(self, ordering, plan, observes=mode == "observe")

@@ -135,7 +135,7 @@ class FleetState:
     def ranked(self, address: str, ranks: int) -> None:
         """Set the number of data-parallel ranks at an address; each becomes an endpoint."""
         if ranks == len(self._table.named(address)):
-            return  # each page says so, and a change of the table costs milliseconds
+            return  # the usual case; a change of the table costs milliseconds
         before, version = self._table.specs(), self._table.version
         self._table.ranked(address, ranks)
         if self._table.version != version:

@@ -66,7 +66,7 @@ class GrpcServer:
 
     def add_method(self, service: str, name: str, begin: Callable[[Call], Handler]) -> None:
         """Serve a method; `begin` is called for each call."""
-        # Also if it takes one message only: the bytes of both kinds are the same.
+        # Unary methods too: on the wire they look like a stream of one message.
         method = grpc.stream_stream_rpc_method_handler(partial(self._serve, begin))
         handler = grpc.method_handlers_generic_handler(service, {name: method})
         self._server.add_generic_rpc_handlers((handler,))
@@ -138,7 +138,7 @@ class _Call:
         self._context = context
         self._out: deque[bytes] = deque()
         self._end: tuple[Code, str] | None = None
-        self._is_busy = False  # the handler is called, and what it sends is written after that
+        self._is_busy = False  # in the handler; what it sends is written when it returns
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
         self._slow: asyncio.Handle

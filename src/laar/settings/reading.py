@@ -69,7 +69,8 @@ class Decisions(Section):
     reported later. Its directory must exist. None: no log."""
     viewers_token_file: Path | None = None
     """File with the token that the admin port requires, except for metrics, health and /outcomes:
-    `Authorization: Bearer ...`, or in the page's form. None: all else is only on loopback."""
+    `Authorization: Bearer ...`, or in the page's form. None: everything else is served on
+    loopback only."""
 
 
 def _where(value: str) -> str:

@@ -159,8 +159,8 @@ class Accuracy(Section):
     model is assumed equally good until outcomes are reported and equally fast until answers show
     its speed: laar routes by cache, queue and round trip."""
     compare: Path | None = None
-    """Another artifact, for the policy that `routing.compare` names, or for the serving one beside
-    itself. It is not corrected by reported outcomes."""
+    """Artifact of the policy that `routing.compare` names; without that setting, of the serving
+    policy, which is then compared with itself. Reported outcomes do not correct it."""
     online: bool = True
     """Whether reported outcomes (POST /outcomes) correct the artifact. False: the artifact's
     P(correct) is used unchanged, and no reports are accepted."""
@@ -201,7 +201,7 @@ class HealthSection(Section):
 class Flow(Section):
     """Flow control: requests wait in slack order while the fleet is full.
 
-    Even when it is off, turns of named sessions wait until the caches have room for their contexts;
+    Even when it is off, turns of sessions wait until the caches have room for their contexts;
     `flow.max_hold_s: 0` disables that.
     """
 

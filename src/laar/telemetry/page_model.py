@@ -33,7 +33,7 @@ _RECENT = 64  # decisions averaged for an endpoint's P(correct)
 _PROBLEMS = 50
 _SHOWN_FAILURES = 5
 _UNREAD = (math.nan, math.nan, math.nan)
-_HIT_WEIGHT = 0.3  # of the last scrape in an engine's hit rate
+_HIT_WEIGHT = 0.3  # weight of the latest scrape in an engine's hit rate
 _MAX_HIT_RATES = 20_000  # as many endpoints as one selector may match
 _SLOW_PACE = 1.5  # smaller differences are normal variation of load
 _POINTS = 80  # points in the plot of predicted against measured values
@@ -245,10 +245,10 @@ def _retries(records: Sequence[DecisionRecord], memory: DecisionMemory) -> list[
 
 
 def _compared(records: Sequence[DecisionRecord]) -> dict[str, object] | None:
-    """Return how often another policy would have chosen otherwise; None if none was asked.
+    """Return how often the compared policy would have chosen otherwise; None if there is none.
 
-    `more_s` and `saved_s` are means over these requests of the seconds that its choices would add,
-    by the serving policy's cost, and save, by its own.
+    `more_s` and `saved_s` are means over these requests: the seconds that its choices would add by
+    the serving policy's cost, and save by its own.
     """
     found = [a.decision.flight.compared for a in records if a.decision.flight.compared]
     if not found:

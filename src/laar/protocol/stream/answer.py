@@ -18,7 +18,7 @@ EXPLAINED = (400, 413, 422, 503)
 """Statuses of refusals whose bodies show why: a request that is too long, or an engine that is full
 or broken."""
 _NOT_ARRIVED = ("connection_failure", "no_healthy_upstream")
-"""Parts of Envoy's details if the last attempt surely did not arrive."""
+"""Parts of Envoy's details if the last attempt certainly did not arrive."""
 _PROGRESS_S = 0.5
 """Minimum seconds between reports of a stream's progress."""
 

@@ -3,7 +3,7 @@
 ================================= ============================== ==================================
 the attempt                       a computation                  a request that acts
 ================================= ============================== ==================================
-surely did nothing: no            is repeated at the next        the same
+certainly did nothing: no         is repeated at the next        the same
 connection, reset before it was   endpoint
 sent, 429
 may have acted: 500, 502, 503,    is repeated; after a reset,    ends: the client gets the engine's
@@ -77,7 +77,7 @@ def attempts_of(decision: Decision, limit: int, *, acts: bool, body_bytes: int |
     ranked = (decision.address, *decision.fallbacks)
     # Repeated if there are more attempts; otherwise an engine's error would not reach the client.
     destinations = (ranked * limit)[:limit] if limit > len(ranked) else ranked
-    if not limit:  # not laar's Envoy: no route matches, and kgateway's subsets match all metadata
+    if not limit:  # not laar's Envoy: kgateway's subsets match all metadata
         return Attempts(destinations, None, ())
     repeats = not (acts or decision.once)
     patience_s = _patience(decision, hedges=repeats and len(ranked) > 1)

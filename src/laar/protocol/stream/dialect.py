@@ -10,7 +10,7 @@ How bodies pass is announced by all, separately for requests and answers:
 
 * Buffered: Envoy sends a body as one message, and holds everything until the picker replies.
 * Streamed: it sends chunks, and keeps each until the picker replies, so nothing is lost if the
-  picker fails. Of a request, it forwards the headers first: the body comes too late to decide by.
+  picker fails. It forwards a request's headers first: the body comes too late for the decision.
 * Full duplex: it sends chunks and keeps nothing, so the picker sends all of them back. The
   request's headers are held until the picker replies.
 * Not at all. laar's own Envoys then send an answer's body only if the picker asks for it.

@@ -37,8 +37,7 @@ class Environment:
         resolved: aliases. Decisions are enforced for these and all other names that the picker
             replaces; None if for none.
         rules: priorities and model rewrites.
-        kept_members: members by which a body says itself how to answer, so that it gets no mode;
-            None if there are no modes.
+        kept_members: members with which a body sets a mode itself; None if there are no modes.
         hook: may change request bodies; None: bodies stay unchanged.
         held: counts the bytes of unfinished bodies and of those to be read; None means no limit.
         catalog: returns the models of the fleet or a pool, or the entry of one name, as JSON; None

@@ -176,7 +176,7 @@ class Exchange(Handler):
         return None
 
     async def _go_on(self, wait: Wait | None) -> None:
-        """Run the machine's waits and pass it the results, until it no longer waits."""
+        """Wait for what the machine needs and pass it the results, until it needs nothing more."""
         while wait is not None:
             try:
                 wait = self._take(await wait())

@@ -80,7 +80,7 @@ class EngineHost:
         """Return whether the engine's current step generates tokens of a job's answer."""
         if self._step is None:
             return False
-        if self._settings.scheduler == "parallel":  # steps of one list few of the running jobs
+        if self._settings.scheduler == "parallel":  # its steps list only some of the running jobs
             return job_id in self._begun
         return any(gain.job_id == job_id for gain in self._step.progress)
 
