@@ -244,9 +244,9 @@ class EnvoyProcess:
                     )
                     if gone_on > 0:
                         _LOG.warning(
-                            "%d requests went on without the picker's choice: %d as it did not "
-                            "answer within %g s (message_timeout), the others as Envoy could not "
-                            "reach it, or it ended",
+                            "%d requests went on without the picker's choice: %d because it did "
+                            "not answer within %g s (message_timeout), others because Envoy "
+                            "could not reach it, or it ended",
                             gone_on,
                             min(gone_on, late),
                             MESSAGE_TIMEOUT_S,

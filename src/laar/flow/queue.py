@@ -117,9 +117,9 @@ class Item:
 
 @dataclass(slots=True, eq=False)
 class _Band:
-    """One priority: its lanes; each tenant's lanes, requests in order of arrival, and their sums.
+    """Requests of one priority: their lanes, and the requests of each tenant in order of arrival.
 
-    `heads` are the tenants that are next in some lanes, as far as they are known to be.
+    `heads` are the tenants whose turn is next in their lanes, if that is known.
     """
 
     lanes: dict[str, Lane] = field(default_factory=dict)
