@@ -2,20 +2,17 @@
 
 import math
 import time
-from collections import Counter
 
 import orjson
 import pytest
 
 from laar.accuracy.artifact import Capability, Cell, ModelCapability, RetryTerms, Speed
-from laar.accuracy.fitting.records import read_records
 from laar.client import report_outcome, until_correct
 from laar.core.decision import Completion
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.errors import SettingError
 from laar.server.admin.outcomes import MAX_BATCH, MAX_BODY_BYTES
-from laar_lab.decisions import is_decision_log, read_decisions
 from support import Answer, eventually, free_port, port_of
 
 C = 1e-4  # seconds per token of every model here
@@ -155,37 +152,6 @@ async def test_posted_failures_move_the_choice_to_the_other_model(gateway, http,
     assert last.model == "b"
 
 
-async def test_the_decision_log_is_usable_for_a_fit_and_as_a_trace(gateway, http):
-    log = gateway.directory / "decisions.jsonl"
-    runner = await picker(gateway, decisions={"log": str(log)})
-    for number in range(12):
-        first = ask(runner, f"question {number}", model="auto" if number % 2 else "b")
-        if number % 3 == 0:  # the first answer was wrong, and the client reports only the retry
-            retry = ask(runner, f"question {number}", tried=first.model)
-        if number % 4 < 2:
-            told = {"decision_id": (first if number % 3 else retry).id, "correct": True}
-            assert (await post(gateway, http, told))[1]["accepted"] == 1
-    ask(runner, "never judged")
-
-    async def written():
-        return log.exists() and len(log.read_bytes().splitlines()) == 12 + 4 + 1 + 6 + 2
-
-    await eventually(written, what="decisions, reports, and failures that retries showed")
-    shown = gateway.directory / "shown.json"
-    shown.write_text(await get(gateway, http, "/decisions?limit=200"))
-    for path in (log, shown):
-        read = read_records([path])
-        assert Counter((it.model, it.correct) for it in read.outcomes) == {
-            ("a", True): 2,
-            ("b", True): 2,
-            ("b", False): 1,
-            ("a", False): 1,
-        }
-        assert not read.faults
-    assert is_decision_log(log)
-    assert len(list(read_decisions(log))) == 17
-
-
 async def test_outcomes_of_an_adapter_do_not_count_for_its_model(gateway, http):
     log = gateway.directory / "decisions.jsonl"
     runner = await picker(gateway, decisions={"log": str(log)})
@@ -206,11 +172,6 @@ async def test_outcomes_of_an_adapter_do_not_count_for_its_model(gateway, http):
         return log.exists() and len(log.read_bytes().splitlines()) == 9 + 8
 
     await eventually(written, what="decisions, reports, and failures that retries showed")
-    shown = gateway.directory / "shown.json"
-    shown.write_text(await get(gateway, http, "/decisions?limit=200"))
-    for path in (log, shown):
-        assert {outcome.model for outcome in read_records([path]).outcomes} == {"sql"}
-    assert len(list(read_decisions(log))) == 9
     models = orjson.loads(await get(gateway, http, "/models"))["models"]
     outcomes = {entry["model"]: entry["reported"]["outcomes"] for entry in models}
     assert outcomes == {"a": 0.0, "b": 0.0, "sql": pytest.approx(8.0, rel=1e-3)}

@@ -1,7 +1,7 @@
 """`laar lab replay`: replay a user's traffic against a user's fleet, with any policies.
 
-The traffic is a trace (`laar_lab.trace`), recorded sessions (`laar_lab.sessions`) or laar's
-decision log (see `laar_lab.decisions` for its limits); the first line tells which.
+The traffic is a trace (`laar_lab.trace`) or recorded sessions (`laar_lab.sessions`); the first line
+tells which.
 
 Sessions run as a closed loop: a fixed number at a time, each request after the previous answer.
 Everything else is sent when due, up to a limit on requests in flight, such as a client's
@@ -17,12 +17,10 @@ from itertools import islice
 from pathlib import Path
 
 from laar.errors import SettingError
-from laar_lab.decisions import LoggedAssessor, is_decision_log, read_decisions
 from laar_lab.policy_text import parse_policy
 from laar_lab.report import Report, Table, Value
 from laar_lab.sessions import Recorded, has_sessions, read_sessions
 from laar_lab.sim.fleet import (
-    Arrival,
     MeasuredAssessor,
     VirtualFleet,
     generator,
@@ -34,10 +32,6 @@ from laar_lab.sweep import sweep
 from laar_lab.tally import MEANS, METRICS, Tally
 from laar_lab.trace import TRACE_BLOCK_TOKENS, read_trace
 
-_LOG_REMARK = (
-    "A decision log holds no prompts, so no two requests share a prefix or a session here. "
-    "Answers of unknown length get the length of a known one."
-)
 _OPEN_REMARK = (
     "The file names no sessions, so its requests were sent at their times, as an open loop."
 )
@@ -109,21 +103,18 @@ def replay(given: Replay, policies: Sequence[str]) -> Report:
     for policy in policies:
         parse_policy(policy)
     given.described()  # report errors before anything runs
-    is_log = is_decision_log(given.trace)
     cases = [(given, policy) for policy in policies]
     results = dict(zip(policies, sweep(replay_one, cases, label="replay"), strict=True))
     if not any(numbers["requests"] for numbers in results.values()):
         raise SettingError(f"{given.trace}: no requests, or none within the time limit")
-    remarks = [_LOG_REMARK] if is_log else []
-    if given.closed_loop and not has_sessions(given.trace):
-        remarks.append(_OPEN_REMARK)
+    is_open = given.closed_loop and not has_sessions(given.trace)
     return Report(
         tables=[
             _table(given.trace.name, METRICS, results),
             _table("means and counts", MEANS, results),
         ],
         checks=[],
-        remarks=remarks,
+        remarks=[_OPEN_REMARK] if is_open else [],
     )
 
 
@@ -139,20 +130,15 @@ def replay_one(given: Replay, policy: str) -> dict[str, float]:
     described = given.described()
     sites = described.sites()
     tally = Tally()
-    assessor = MeasuredAssessor(sites)
-    closed = given.closed_loop and has_sessions(given.trace)
-    arrivals: Iterator[Arrival] = iter(())
-    if not closed and is_decision_log(given.trace):
-        assessor = logged = LoggedAssessor(sites)
-        arrivals = logged.arrivals(read_decisions(given.trace, time_scale=given.time_scale))
-    elif not closed:
+    virtual = VirtualFleet(
+        sites, described.picker(policy), seed=given.seed, assessor=MeasuredAssessor(sites)
+    )
+    if given.closed_loop and has_sessions(given.trace):
+        _hold(given, virtual, tally)
+    else:
         arrivals = read_trace(
             given.trace, time_scale=given.time_scale, block_tokens=given.block_tokens
         )
-    virtual = VirtualFleet(sites, described.picker(policy), seed=given.seed, assessor=assessor)
-    if closed:
-        _hold(given, virtual, tally)
-    else:
         sent = (arrival for arrival in arrivals if arrival.at_s <= given.until_s)
         replay_open(
             virtual, islice(sent, given.limit), tally.add, max_in_flight=given.max_in_flight

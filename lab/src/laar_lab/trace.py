@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 import orjson
@@ -38,7 +38,6 @@ MAX_LENGTH_S = 366 * 86_400.0
 """One year. The virtual fleet probes and scrapes during the whole trace, so a long trace takes a
 while."""
 
-_T = TypeVar("_T")
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MASK = (1 << 64) - 1
 
@@ -191,15 +190,4 @@ def whole(entry: Entry, name: str, where: str, *, least: int) -> int:
     value = entry.get(name)
     if type(value) is not int or not least <= value <= MAX_TOKENS:
         raise SettingError(f"{where}: `{name}` must be a whole number, {least} to {MAX_TOKENS}")
-    return value
-
-
-_KINDS: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}
-
-
-def field(entry: Entry, name: str, kind: type[_T], where: str) -> _T:
-    """Return a string, list or object from a line; raise SettingError if it has another type."""
-    value = entry.get(name)
-    if not isinstance(value, kind):
-        raise SettingError(f"{where}: `{name}` must be {_KINDS[kind]}")
     return value

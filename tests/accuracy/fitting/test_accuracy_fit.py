@@ -8,7 +8,6 @@ from random import Random
 from statistics import NormalDist
 
 import numpy as np
-import orjson
 import pytest
 
 from laar.accuracy.artifact import parse_artifact
@@ -254,21 +253,6 @@ def test_an_artifact_too_large_to_read_is_not_written(
     with pytest.raises(SettingError, match=r"the limit is 1000: fit fewer"):
         run_fit([outcomes], out=artifact, json_file=None)
     assert artifact.read_bytes() == b"earlier"
-
-
-def test_the_speed_is_not_fitted_to_the_decision_log() -> None:
-    """Its lengths are rounded up, and its times include queues and depend on the caches."""
-    rows = [
-        {"id": f"d{n}", "model": "m", "task": "qa", "language": "en", "bucket_tokens": bucket}
-        | {"candidates": [], "correct": n % 3 > 0}
-        | {"completion": {"model": "m", "latency_s": 0.5 + 1e-4 * tokens, "prompt_tokens": tokens}}
-        for n in range(200)
-        for tokens, bucket in [((600, 1024), (1400, 2048), (2300, 4096), (9000, 16384))[n % 4]]
-    ]
-    read = parse_records([(b"".join(orjson.dumps(row) + b"\n" for row in rows), "log")])
-    made = fitted(read.outcomes)
-    assert len(read.outcomes) == 200
-    assert made.artifact.models["m"].speed is None
 
 
 GOOD = [outcome(f"q{n}", "m", n % 2 == 0) for n in range(10)]

@@ -35,8 +35,8 @@ def race(
     traffic: Annotated[
         str,
         typer.Option(
-            help="chats or agents, which are generated, or a file: a trace, recorded sessions or "
-            "laar's decision log (JSON lines; .gz too)."
+            help="chats or agents, which are generated, or a file: a trace or recorded "
+            "sessions (JSON lines; .gz too)."
         ),
     ] = "chats",
     model: Annotated[

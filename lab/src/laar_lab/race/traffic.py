@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from laar_lab.decisions import is_decision_log, read_decisions
 from laar_lab.sessions import has_sessions, read_sessions
 from laar_lab.sim.fleet import Arrival, Turn
 from laar_lab.trace import TRACE_BLOCK_TOKENS, read_trace
@@ -100,7 +99,7 @@ def recorded(
     clients: int,
     block_tokens: int = TRACE_BLOCK_TOKENS,
 ) -> Traffic:
-    """Return a file's traffic: recorded sessions, a trace, or laar's decision log.
+    """Return a file's traffic: recorded sessions or a trace.
 
     Args:
         path: the file; its first line decides its kind.
@@ -112,15 +111,6 @@ def recorded(
     Raises:
         SettingError: the file can't be read, or a line is invalid.
     """
-    if is_decision_log(path):
-        return Traffic(
-            about=f"{path.name}, a decision log: its times and lengths, with prompts that share "
-            "nothing",
-            arrivals=_parts(
-                lambda: (logged.arrival for logged in read_decisions(path, time_scale=1.0 / speed)),
-                seconds,
-            ),
-        )
     if not has_sessions(path):
         return Traffic(
             about=f"{path.name}, a trace at {speed:g} times its speed",

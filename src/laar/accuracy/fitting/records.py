@@ -6,10 +6,7 @@ A file has one JSON entry per line, or one JSON array of entries, optionally gzi
   ``seconds`` by model if known;
 * one graded answer: ``{model, task, question, correct}``, where ``correct`` is true, false or 0..1,
   also called ``score`` or ``grade``; ``messages`` may replace the question;
-* an outcome of `laar measure`;
-* a decision of the log, or of ``GET /decisions``, with the outcome reported for it as ``correct``,
-  or in a separate line: ``{decision_id, correct}``. A decision without an outcome counts as
-  unjudged. Retries are left out, since they come from questions that other models failed.
+* an outcome of `laar measure`.
 
 A question is identified by a hash of its text, so that a fit can record which questions it used. If
 one model answers a text at several prompt lengths, each length is a different question. If it
@@ -24,13 +21,12 @@ import gzip
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b, sha256
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import orjson
 from pydantic import (
@@ -61,8 +57,7 @@ _MANY_QUESTIONS = 30
 """With this many questions answered several times, questions rather than answers are held out."""
 
 _GRADES = ("correct", "score", "grade")
-_LISTS = ("decisions", "records", "outcomes")  # keys of an object that only holds a list of entries
-_OF_DECISION = ("id", "model", "adapter", "task", "language", "bucket_tokens", "completion")
+_LISTS = ("records", "outcomes")  # keys of an object that only holds a list of entries
 
 
 @dataclass(slots=True)
@@ -156,7 +151,6 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
     measured = other = False
     digest = sha256()
     asked: list[list[list[MeasuredOutcome]]] = []
-    decided = _Decided({}, {})
     for data, source in dict(files).items():
         digest.update(data)
         found: list[list[MeasuredOutcome]] = []
@@ -164,8 +158,6 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
         bad = number = 0
         for line, raw in _entries(data):
             number += 1
-            if decided.takes(raw):
-                continue
             try:
                 outcomes, is_measured = _outcomes(raw)
             except (ValueError, TypeError) as fault:
@@ -179,7 +171,7 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
             measured, other = measured or is_measured, other or not is_measured
             if is_measured:
                 read.add(*outcomes)
-            elif outcomes:  # empty for a retry, or a question that no model has answered yet
+            elif outcomes:  # empty for a question that no model has answered yet
                 found.append(outcomes)
         if bad * 2 > number:
             raise SettingError(
@@ -187,46 +179,14 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
             )
         read.unreadable, entries = read.unreadable + bad, entries + number
         asked.append(found)
-    judged = decided.judged()
-    for outcome in _told_apart([*asked, judged]):
+    for outcome in _told_apart(asked):
         read.add(outcome)
     if not read.outcomes:
         names = ", ".join(source for _, source in files)
         raise SettingError(f"{names}: no judged outcome among {entries} entries")
-    read.unjudged += len(decided.decisions) - len(judged)
     read.from_measure = measured and not other
     read.sha256 = digest.hexdigest()
     return read
-
-
-class _Decided(NamedTuple):
-    """Joins a log's decisions with outcomes in separate lines, in any order."""
-
-    decisions: dict[str, dict[str, Any]]
-    outcomes: dict[str, bool]
-
-    def takes(self, raw: object) -> bool:
-        """Add an entry if it is a decision or its outcome; return whether it is."""
-        if not isinstance(raw, dict):
-            return False
-        named, correct = raw.get("decision_id"), raw.get("correct")
-        if isinstance(named, str) and isinstance(correct, bool) and "model" not in raw:
-            self.outcomes[named] = correct
-            return True
-        if "candidates" not in raw or correct is not None:
-            return False
-        if not raw.get("tried_models") and isinstance(raw.get("id"), str):
-            self.decisions[raw["id"]] = {name: raw[name] for name in _OF_DECISION if name in raw}
-        return True
-
-    def judged(self) -> list[list[MeasuredOutcome]]:
-        """Return the outcomes of decisions that have one, with the model that answered."""
-        made = []
-        for name, raw in self.decisions.items():
-            if name in self.outcomes:
-                with suppress(ValueError):
-                    made.append([_graded({**raw, "correct": self.outcomes[name]})])
-        return made
 
 
 def _unpacked(path: Path) -> bytes:
@@ -274,8 +234,6 @@ def _outcomes(raw: object) -> tuple[list[MeasuredOutcome], bool]:
         return [MeasuredOutcome.model_validate(raw)], True
     if "scores" in raw:
         return _scored(raw), False
-    if raw.get("tried_models") and "correct" in raw:
-        return [], False
     return [_graded(raw)], False
 
 
@@ -304,7 +262,7 @@ class _Entry(BaseModel):
     id: Any = None
     task: str | None = None
     language: Annotated[str, Field(max_length=_MAX_LANGUAGE_CHARS)] | None = None
-    tokens: _Amount | None = _called("prompt_tokens", "tokens", "bucket_tokens")
+    tokens: _Amount | None = _called("prompt_tokens", "tokens")
 
     def outcome(self, model: str, score: float | None, seconds: float | None) -> MeasuredOutcome:
         """Return one model's outcome; a different question with the same text has the same id."""
@@ -346,7 +304,6 @@ class _Scored(_Entry):
 
 class _Graded(_Entry):
     model: _Model
-    adapter: str = ""
     grade: _Score | None = _called(*_GRADES)
     seconds: _Amount | None = _called("latency_s", "seconds")
 
@@ -365,11 +322,8 @@ def _scored(raw: dict[str, Any]) -> list[MeasuredOutcome]:
 def _graded(raw: dict[str, Any]) -> MeasuredOutcome:
     if raw.keys().isdisjoint(_GRADES):
         raise ValueError("has neither scores nor correct, score or grade")
-    end = raw.get("completion")
-    if isinstance(end, dict) and "model" in end:  # Envoy's last choice
-        raw = raw | {"model": end["model"]}  # without its time, which includes queues and caches
     entry = _Graded.model_validate(_present(raw))
-    return entry.outcome(entry.adapter or entry.model, entry.grade, entry.seconds)
+    return entry.outcome(entry.model, entry.grade, entry.seconds)
 
 
 def _present(raw: dict[str, Any]) -> dict[str, Any]:

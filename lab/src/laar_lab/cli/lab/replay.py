@@ -23,9 +23,7 @@ from laar_lab.cli.lab.options import (
 def replay(
     trace: Annotated[
         Path,
-        typer.Argument(
-            help="File with a trace, sessions, or laar's decision log (JSON lines; .gz too)."
-        ),
+        typer.Argument(help="File with a trace or sessions (JSON lines; .gz too)."),
     ],
     fleet: Annotated[Path | None, typer.Option(help="Fleet file (YAML).")] = None,
     engine: Annotated[
@@ -91,11 +89,10 @@ def replay(
     jobs: Jobs = -1,
     keep: Keep = None,
 ) -> None:
-    """Replay a trace, recorded sessions or a decision log against a fleet, once for each policy.
+    """Replay a trace or recorded sessions against a fleet, once for each policy.
 
     A trace has the fields of Mooncake's traces.
     Sessions also have `session`, and `think_s` or times.
-    A decision log has no prompts, so no two of its requests share a prefix.
     """
     from laar_lab.replay import Replay
     from laar_lab.replay import replay as run_replay
@@ -104,7 +101,7 @@ def replay(
 
     check_places(json)
     if not trace.is_file():
-        raise SettingError(f"{trace} is not a file; give a trace or a decision log (JSON lines)")
+        raise SettingError(f"{trace} is not a file; give a trace (JSON lines)")
     given = Replay(
         trace=trace,
         fleet=fleet,
