@@ -34,7 +34,6 @@ def test_every_router_gets_the_same_tokens(tmp_path, monkeypatch):
             *("--with", "round-robin", "--traffic", "agents", "--sessions", "4"),
             *("--most-tokens", "3000", "--seconds", "15", "--warm-up", "0", "--repeat", "2"),
             *("--rows", str(tmp_path / "rows.jsonl"), "--json", str(tmp_path / "race.json")),
-            *("--plot", str(tmp_path / "race.svg")),
         ]
         ran = CliRunner().invoke(APP, told, catch_exceptions=False)
     assert ran.exit_code == 0, ran.output

@@ -104,9 +104,6 @@ def race(
         typer.Option(help="File to create, with one JSON line per request as its client saw it."),
     ] = Path("race.jsonl"),
     json_file: JsonFile = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw the figure to this file (.png, .svg, .pdf).")
-    ] = None,
 ) -> None:
     """Race laar against other routers, in turns, on your engines and your traffic.
 
@@ -119,7 +116,7 @@ def race(
     from laar_lab.race.run import Race, Simulated
     from laar_lab.sim.endpoint import parse_fault
 
-    check_places(json_file, plot)
+    check_places(json_file)
     if fault:
         parse_fault(fault)  # report an error before the engines start
     others = rivals if rivals is not None else ["least-loaded", "round-robin"]
@@ -148,4 +145,4 @@ def race(
         in_flight=in_flight,
         most_tokens=most_tokens,
     )
-    run_race(lab_console(), given, rows_file=rows, json_file=json_file, plot_file=plot)
+    run_race(lab_console(), given, rows_file=rows, json_file=json_file)

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from laar.errors import SettingError, unknown
 from laar_lab.race.engines import Engines
-from laar_lab.race.figure import draw
 from laar_lab.race.result import ratios, report
 from laar_lab.race.run import Ended, Race, Simulated, run
 from laar_lab.race.traffic import GENERATED, Traffic, generated, recorded
@@ -57,9 +56,8 @@ def run_race(
     *,
     rows_file: Path,
     json_file: Path | None,
-    plot_file: Path | None,
 ) -> None:
-    """Run all turns, print the tables, and write the rows, the numbers and the figure.
+    """Run all turns, print the tables, and write the rows and the numbers.
 
     Raises:
         LaarError: a router or engine did not start, or the rows file already exists.
@@ -84,8 +82,6 @@ def run_race(
                 version=version("laar"),
             )
         )
-    if plot_file is not None:
-        draw(turns, plot_file, title)
 
 
 async def _turns(console: Console, race: Race, rows_file: Path) -> list[Ended]:
