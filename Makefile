@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check lint format types imports size unit coverage test-all test-pythons test-clients test-vllm fuzz bench attack reported faults chaos failing soak proto reference results screenshots docs lock clean
+.PHONY: help demo test quick check lint format types imports size unit coverage test-all test-pythons test-clients test-vllm fuzz bench attack reported faults chaos failing proto reference results screenshots docs lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -135,9 +135,6 @@ chaos: $(STAMP)  ## 15 minutes of faults on endpoints, pickers, Envoy, files; a 
 
 failing: $(STAMP)  ## requests lost when one endpoint of five fails; 75 minutes
 	$(BIN)/python -m bench failing
-
-soak: $(STAMP)  ## a million requests with churn: memory, counters, p99 at the end; an hour
-	$(BIN)/python -m bench soak
 
 proto: $(STAMP)  ## regenerate src/laar/wire from proto/
 	$(BIN)/python proto/generate.py

@@ -1,7 +1,7 @@
 """Run benchmarks: `python -m bench [NAME ...]`; all the short ones by default.
 
 A long benchmark (`blocks`, `chaos`, `failing`, `hooked`, `models`, `picker`, `prompts`,
-`road`, `sharing`, `soak`, `stall`, `starts`, `templates`, `useless`) runs alone; arguments
+`road`, `sharing`, `stall`, `starts`, `templates`, `useless`) runs alone; arguments
 after its name are its options, and `python -m bench NAME --help` lists them.
 """
 
@@ -17,7 +17,7 @@ from laar.errors import SettingError
 
 LONG = (
     "blocks", "chaos", "failing", "hooked", "models", "picker", "prompts", "road",
-    "sharing", "soak", "stall", "starts", "templates", "useless",
+    "sharing", "stall", "starts", "templates", "useless",
 )  # fmt: skip
 """Benchmarks run only by name; their `main` takes options and returns an exit status, or None."""
 

@@ -1,4 +1,4 @@
-"""The common parts of the benchmarks `chaos`, `failing` and `soak`.
+"""The common parts of the benchmarks `chaos` and `failing`.
 
 A *stand* is a fleet on loopback for fault injection: simulated endpoints, pickers and Envoy as
 child processes (`stand`, `guard`). *Load* sends questions whose exact answers are known, and

@@ -21,6 +21,7 @@ from laar_lab.sim.endpoint.echo import echo_text
 
 __all__ = ["BROKEN", "End", "Ended", "Names", "Question", "ask", "draw"]
 
+_LONG_SHARE, _STREAM_SHARE = 0.15, 0.5
 _WORDS = ("river", "stone", "lamp", "north", "seven", "copper", "window", "grain", "signal", "moth")
 _SIM_ERROR = "This endpoint is set to refuse."
 _SIM_FULL = "its queue is full"
@@ -122,14 +123,12 @@ def draw(
     *,
     names: tuple[str, ...],
     tokens: tuple[int, int] = (8, 24),
-    long_share: float = 0.15,
-    stream_share: float = 0.5,
     leave_share: float = 0.0,
 ) -> Question:
     """Return a random question: short or long, streamed or not; the client may hang up."""
-    is_long = rng.random() < long_share
+    is_long = rng.random() < _LONG_SHARE
     words = rng.choices(_WORDS, k=rng.randint(400, 1600) if is_long else rng.randint(5, 60))
-    stream = rng.random() < stream_share
+    stream = rng.random() < _STREAM_SHARE
     leaves = rng.random() < leave_share
     return Question(
         asked=rng.choice(names),

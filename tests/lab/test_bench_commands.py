@@ -79,7 +79,6 @@ def test_a_documented_command_is_accepted(words: str) -> None:
         ("models --shapes none", "no 'none'; there are: standalone"),
         ("picker --parts none", "no 'none'; there are: cpu"),
         ("picker --share 0", "0 is not above 0"),
-        ("soak --json none/soak.json", "there is no directory none"),
     ],
 )
 def test_a_useless_option_is_refused(
