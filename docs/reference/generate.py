@@ -67,10 +67,10 @@ The admin port serves these metrics at `GET /metrics`, in OpenMetrics if the scr
 and the `process_*` and `python_*` metrics of prometheus-client. This page is generated from the
 code by `python docs/reference/generate.py`.
 
-The values of labels come from the settings, from the endpoints or from short fixed lists, with two
-bounded exceptions: `task` is the value of a client's x-laar-task (64 names, `other` for
-the rest), and `reporter` is the name of a reporter of outcomes (16 names). So the number of series
-grows only with endpoints and models. A reading that is not known is NaN, never 0.
+The values of labels come from the settings, from the endpoints or from short fixed lists, with one
+bounded exception: `task` is the value of a client's x-laar-task (64 names, `other` for the rest).
+So the number of series grows only with endpoints and models. A reading that is not known is NaN,
+never 0.
 
 | metric | kind | labels | what it is |
 | --- | --- | --- | --- |

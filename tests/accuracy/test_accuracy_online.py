@@ -134,6 +134,13 @@ def test_the_state_survives_a_restart() -> None:
     assert not again.observe("a", QA, False, 0.0)
 
 
+def test_the_counts_that_an_earlier_version_kept_for_each_reporter_add_up() -> None:
+    online = OnlineOutcomes()
+    saved = [["a", *QA, right, 10.0, 0.0, None, name] for right, name in ((2.0, ""), (6.0, "x"))]
+    assert online.restore({"schema": 1, "features_schema": 1, "cells": saved}, 0.0) == 1
+    assert mean_of(online, 0.5, 0.0) == pytest.approx((25 + 8) / (50 + 20))
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(max_size=5), inner),
@@ -207,7 +214,7 @@ def test_evidence_about_the_artifact_survives_a_restart() -> None:
     assert again.prior_weights() == online.prior_weights()
     assert mean_of(again, 0.9, 0.0) == pytest.approx(mean_of(online, 0.9, 0.0))
     for cell in saved["cells"]:
-        del cell[-2:]  # as written by an earlier version, without the priors
+        del cell[-1]  # as written by an earlier version, without the priors
     older = OnlineOutcomes()
     assert older.restore(saved, 0.0) == 5
     assert older.prior_weights() == {}

@@ -17,7 +17,7 @@ from laar.datalayer import files
     [["doctor"], ["explain", "request.json", "--url", "http://127.0.0.1:1"]],
     ids=lambda command: command[0],
 )
-def test_a_file_of_reporters_is_rejected_as_the_viewers_token(tmp_path, monkeypatch, command):
+def test_a_file_of_several_lines_is_rejected_as_the_viewers_token(tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "laar.yaml").write_text("endpoints: [{address: '127.0.0.1:1', models: [m]}]")
     (tmp_path / "request.json").write_text("{}")

@@ -11,7 +11,6 @@ from laar.client import report_outcome, until_correct
 from laar.core.decision import Completion
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
-from laar.errors import SettingError
 from laar.server.admin.outcomes import MAX_BATCH, MAX_BODY_BYTES
 from support import Answer, eventually, free_port, port_of
 
@@ -119,14 +118,6 @@ def believed(decision, model):
     view = decision.view
     specs = [view.table.spec(int(slot)) for slot in view.slots]
     return float(view.probability[[spec.models[0] for spec in specs].index(model)])
-
-
-@pytest.mark.parametrize("text", ["grader short", "a b c", "a other-token"])
-async def test_an_invalid_file_of_reporters_is_refused(gateway, text):
-    tokens = gateway.directory / "tokens"
-    tokens.write_text(f"x other-token\n{text}")
-    with pytest.raises(SettingError, match="token"):
-        await picker(gateway, accuracy={"outcomes_token_file": str(tokens)})
 
 
 @pytest.fixture

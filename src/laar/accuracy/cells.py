@@ -1,19 +1,18 @@
 """Cells of reported outcomes, and their serialization in a saved state.
 
-A saved cell is a list of the fields of `Saved`, of which the last two may be missing. Each reporter
-has its own list.
+A saved cell is a list of the fields of `Saved`, of which the last may be missing. Laar 0.2 saved a
+list for each reporter, with its name at the end; their counts add up.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from laar.accuracy.features import MAX_BUCKET_TOKENS, MIN_LEARNED_BUCKET_TOKENS, Features
-from laar.accuracy.reporters import UNNAMED, Likelihood
 from laar.accuracy.trust import Evidence
 
 MAX_NAME_CHARS = 256
@@ -22,31 +21,15 @@ _MAX_COUNT = 1e9  # far above any sum of decaying weights; only an invalid saved
 
 
 @dataclass(slots=True)
-class Share:
-    """One reporter's share of a cell.
-
-    Args:
-        correct: decaying count; an offset can move it slightly below 0 or above `outcomes`.
-        outcomes: decaying count.
-        level: level of the leaky bucket that limits its reports.
-        found: the cell's evidence about the reporter.
-    """
-
-    correct: float = 0.0
-    outcomes: float = 0.0
-    level: float = 0.0
-    found: Likelihood = ()
-
-
-@dataclass(slots=True)
 class Cell:
     """Outcomes of one model on one kind of request.
 
     Args:
-        at_s: when counts and levels were last updated.
+        at_s: when the counts and the level were last updated.
         tenant: tenant of the outcome that created it; None if restored.
-        total: counts of all reporters.
-        shares: shares by reporter; empty until a named reporter appears.
+        correct: decaying count; an offset can move it slightly below 0 or above `outcomes`.
+        outcomes: decaying count.
+        level: level of the leaky bucket that limits reports.
         prior: the artifact's probability; None if it is unknown.
         evidence: the cell's evidence about the prior.
         weight: the prior's full weight in outcomes; None until looked up.
@@ -54,8 +37,9 @@ class Cell:
 
     at_s: float
     tenant: str | None = None
-    total: Share = field(default_factory=Share)
-    shares: dict[str, Share] = field(default_factory=dict)
+    correct: float = 0.0
+    outcomes: float = 0.0
+    level: float = 0.0
     prior: float | None = None
     evidence: Evidence = ()
     weight: float | None = None
@@ -66,7 +50,7 @@ _Amount = Annotated[float, Meta(ge=0, le=_MAX_COUNT)]
 
 
 class Saved(NamedTuple):
-    """One reporter's share of a cell in a saved state."""
+    """A cell in a saved state."""
 
     model: _Name
     language: _Name
@@ -76,12 +60,14 @@ class Saved(NamedTuple):
     outcomes: _Amount
     level: _Amount
     prior: Annotated[float, Meta(ge=0, le=1)] | None = None
-    reporter: Annotated[str, Meta(max_length=MAX_NAME_CHARS)] = UNNAMED
 
     @property
     def features(self) -> Features:
         """The cell's features."""
         return learned(Features(self.language, self.bucket, self.task))
+
+
+_FIELDS = len(Saved._fields)
 
 
 def learned(features: Features) -> Features:
@@ -94,7 +80,7 @@ def learned(features: Features) -> Features:
 def read_saved(entry: object) -> Saved | None:
     """Read one list of a saved state; return None if it is invalid."""
     try:
-        read = msgspec.convert(entry, Saved)
+        read = msgspec.convert(entry[:_FIELDS] if isinstance(entry, list) else entry, Saved)
     except (msgspec.ValidationError, RecursionError):
         return None
     return read if -read.outcomes <= read.correct <= 2 * read.outcomes else None

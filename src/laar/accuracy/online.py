@@ -10,9 +10,7 @@ lower if the model's other cells show that the artifact is wrong about it (`laar
 Reports are not trusted. A cell accepts at most `cap_per_hour` of them in any hour, so in an hour
 false reports can move it at most cap / (kappa + cap) of the way, while true reports pull it back.
 False reports in many cells of a model together look like a wrong artifact, so they lower k too.
-Named reporters are compared with each other: one that disagrees with the others loses weight,
-including for its past reports (`laar.accuracy.reporters`), and can use at most half of a cell's
-cap. If most reporters lie for days, they win; the server restricts who may report.
+The server restricts who may report.
 
 An outcome that follows failures comes from a harder query. Its `offset` (how far the failures
 had lowered the expectation) is added back, so that a model that is only ever tried last does not
@@ -23,7 +21,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import exp, isfinite, log
 from typing import Annotated, NamedTuple
 
@@ -32,9 +29,8 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from laar.accuracy.capability import MAX_PROBABILITY, MIN_PROBABILITY, CapabilityModel
-from laar.accuracy.cells import Cell, Saved, Share, learned, read_saved
+from laar.accuracy.cells import Cell, Saved, learned, read_saved
 from laar.accuracy.features import FEATURES_SCHEMA, Features, Name
-from laar.accuracy.reporters import UNNAMED, ReporterTrust
 from laar.accuracy.trust import PriorTrust
 
 STATE_SCHEMA = 1
@@ -42,11 +38,11 @@ STATE_SCHEMA = 1
 MAX_CELLS = 20_000
 """Maximum number of cells (6 MB): 400 each for 50 models. Clients may name any task."""
 
+MAX_SAVED = 60_000
+"""Maximum number of entries read from a saved state; laar 0.2 wrote several for a cell."""
+
 MAX_CELLS_OF_TENANT = 5_000
 """Maximum number of cells of one tenant, 100 each for 50 models, to leave room for others."""
-
-MAX_SHARES = 40_000
-"""Maximum number of shares, one per cell and reporter (8 MB); further reporters are unnamed."""
 
 KAPPA = 50.0
 """Minimum weight of a fitted prior, in outcomes; even a thin cell's prior draws on other cells."""
@@ -65,7 +61,7 @@ replaced under the same name, yet enough for a share's standard error to be at m
 
 _HOUR_S = 3600.0
 _SWEEP_S = 600.0  # minimum interval between sweeps, which free room when a cap is reached
-_FORGOTTEN = 0.5  # outcomes below which a cell, or a reporter's name in it, is dropped
+_FORGOTTEN = 0.5  # outcomes below which a cell is dropped
 
 
 class ModelOutcomes(NamedTuple):
@@ -85,7 +81,6 @@ class Taken(NamedTuple):
     weight: Annotated[float, Meta(gt=0, le=1)]
     offset: Annotated[float, Meta(ge=-1, le=1)]
     tenant: Name
-    reporter: Name = UNNAMED
 
 
 class OnlineOutcomes:
@@ -107,17 +102,13 @@ class OnlineOutcomes:
         self.capability = capability or CapabilityModel()
         self.trust = PriorTrust()
         """The share of its weight that each prior keeps."""
-        self.reporters = ReporterTrust()
-        """The weight of each reporter's outcomes."""
         self.cap_per_hour = cap_per_hour
         self._forgetting = log(2) / half_life_s
         # A leaky bucket of half the cap that drains half the cap an hour passes at most the cap in
         # any hour, whenever the hour begins.
         self._burst = cap_per_hour / 2
-        self._burst_of_one = max(cap_per_hour / 4, 1.0)  # per reporter, and at least one report
         self.cells: dict[tuple[str, Features], Cell] = {}
         """Reported outcomes, by model and features; read only."""
-        self._shares = 0
         self._begun: Counter[str | None] = Counter()
         self._swept_s = float("-inf")
         self.refused = 0
@@ -140,7 +131,8 @@ class OnlineOutcomes:
         means = prior.tolist()
         for at, cell in enumerate(found):
             if cell is not None:
-                correct, outcomes = self._believed(cell, self._kept(cell, now))
+                kept = self._kept(cell, now)
+                correct, outcomes = kept * cell.correct, kept * cell.outcomes
                 k = self._weight(models[at], features, cell)
                 k *= self.trust.share(models[at], cell.evidence)
                 mean = (k * means[at] + correct) / (k + outcomes)
@@ -166,7 +158,6 @@ class OnlineOutcomes:
         offset: float = 0.0,
         tried: Sequence[str] = (),
         tenant: str = "",
-        reporter: str = UNNAMED,
     ) -> bool:
         """Record one outcome; return False if it was refused or exceeds the hourly cap.
 
@@ -179,7 +170,6 @@ class OnlineOutcomes:
             offset: the unconditional probability minus the one expected for this attempt.
             tried: models that had failed on the request before; the offset depends on them.
             tenant: tenant of the request.
-            reporter: name of whoever judged the answer.
         """
         if tried:
             everyone = (model, *(other for other in dict.fromkeys(tried) if other != model))
@@ -188,7 +178,7 @@ class OnlineOutcomes:
         if not (0 < weight <= 1 and -1 <= offset <= 1 and isfinite(now)):
             self.refused += 1
             return False
-        outcome = Taken(model, features, correct, weight, offset, tenant, reporter)
+        outcome = Taken(model, features, correct, weight, offset, tenant)
         if not self.heard(outcome, now):
             return False
         if self.on_taken is not None:
@@ -197,10 +187,7 @@ class OnlineOutcomes:
 
     def heard(self, outcome: Taken, now: float) -> bool:
         """Record a validated outcome from this or another picker; return the same as `observe`."""
-        model, features, correct, weight, offset, tenant, reporter = outcome
-        admitted = self.reporters.admitted(reporter)
-        if admitted != reporter and self._swept(now):  # before the look-up: it may drop cells
-            admitted = self.reporters.admitted(reporter)
+        model, features, correct, weight, offset, tenant = outcome
         key = (model, learned(features))
         cell = self.cells.get(key)
         if cell is None:
@@ -209,21 +196,16 @@ class OnlineOutcomes:
                 return False
             cell = self.cells[key] = Cell(now, tenant)
             self._begun[tenant] += 1
-        self._age(cell, now)
-        name = self._share_of(cell, admitted)
-        share = cell.shares.get(name, cell.total)
-        alone = share is cell.total
-        if cell.total.level + weight > self._burst or (
-            not alone and share.level + weight > self._burst_of_one
-        ):
+        cell.correct, cell.outcomes, cell.level = self._aged(cell, now)
+        cell.at_s = max(now, cell.at_s)
+        if cell.level + weight > self._burst:
             return False
-        for counts in (cell.total,) if alone else (cell.total, share):
-            counts.level += weight
-            counts.correct += weight * (correct + offset)
-            counts.outcomes += weight
+        cell.level += weight
+        cell.correct += weight * (correct + offset)
+        cell.outcomes += weight
         # An outcome may come from a picker with a different artifact, whose errors differ.
         cell.prior = self._prior(model, features)
-        self._judge(*key, cell, () if alone else (name,))
+        self._judge(*key, cell)
         return True
 
     def state(self, now: float) -> dict[str, object]:
@@ -233,11 +215,9 @@ class OnlineOutcomes:
         """
         cells: list[list[object]] = []
         for (model, features), cell in list(self.cells.items()):
-            for reporter, share in list(cell.shares.items()) or [(UNNAMED, cell.total)]:
-                aged = self._aged(cell, share, now)
-                if aged.outcomes >= _FORGOTTEN:
-                    counts = aged.correct, aged.outcomes, aged.level
-                    cells.append([*Saved(model, *features, *counts, cell.prior, reporter)])
+            correct, outcomes, level = self._aged(cell, now)
+            if outcomes >= _FORGOTTEN:
+                cells.append([*Saved(model, *features, correct, outcomes, level, cell.prior)])
         return {
             "schema": STATE_SCHEMA,
             "features_schema": FEATURES_SCHEMA,
@@ -249,7 +229,7 @@ class OnlineOutcomes:
         """Return each model's decayed outcomes, summed over its cells. Thread-safe."""
         sums: dict[str, ModelOutcomes] = {}
         for (model, _), cell in list(self.cells.items()):
-            correct, outcomes = self._believed(cell, self._kept(cell, now))
+            correct, outcomes, _ = self._aged(cell, now)
             before = sums.get(model, ModelOutcomes(0.0, 0.0, 0))
             sums[model] = ModelOutcomes(
                 before.correct + correct, before.outcomes + outcomes, before.cells + 1
@@ -280,7 +260,7 @@ class OnlineOutcomes:
         same_prior = state.get("prior_id") == self.capability.digest
         found: dict[tuple[str, Features], Cell] = {}
         saved_at_s = now - max(away_s, 0.0)
-        for entry in cells[: MAX_CELLS + MAX_SHARES] if isinstance(cells, list) else ():
+        for entry in cells[:MAX_SAVED] if isinstance(cells, list) else ():
             read = read_saved(entry)
             if read is not None:
                 self.cells.pop((read.model, read.features), None)
@@ -289,16 +269,13 @@ class OnlineOutcomes:
                 continue
             cell = found.setdefault((read.model, read.features), Cell(saved_at_s))
             cell.prior = read.prior if same_prior else None
-            reporter = self.reporters.admitted(read.reporter)
-            share = cell.shares.get(self._share_of(cell, reporter), cell.total)
-            for counts in (cell.total,) if share is cell.total else (cell.total, share):
-                counts.correct += read.correct
-                counts.outcomes += read.outcomes
-                counts.level += read.level
+            cell.correct += read.correct
+            cell.outcomes += read.outcomes
+            cell.level += read.level
         self.cells |= found
         self._recount()
         for key, cell in found.items():
-            self._judge(*key, cell, tuple(cell.shares))
+            self._judge(*key, cell)
         return len(found)
 
     def new_prior(self, capability: CapabilityModel) -> None:
@@ -314,31 +291,6 @@ class OnlineOutcomes:
     def _prior(self, model: str, features: Features) -> float:
         return float(self.capability.probabilities((model,), features)[0])
 
-    def _share_of(self, cell: Cell, name: str) -> str:
-        """Return the name that a report is counted under in a cell; create its share if needed."""
-        if self._shares >= MAX_SHARES and name not in cell.shares:
-            name = UNNAMED
-        if name == UNNAMED and not cell.shares:
-            return name
-        if not cell.shares and cell.total.outcomes:
-            cell.shares[UNNAMED] = replace(cell.total)
-            self._shares += 1
-        if name not in cell.shares:
-            cell.shares[name] = Share()
-            self._shares += 1
-        return name
-
-    def _believed(self, cell: Cell, kept: float = 1.0) -> tuple[float, float]:
-        """Return a cell's correct and total outcomes, times `kept` and weighted by reporter."""
-        if not cell.shares or not self.reporters.doubted:
-            return kept * cell.total.correct, kept * cell.total.outcomes
-        correct = outcomes = 0.0
-        for name, share in list(cell.shares.items()):
-            weight = self.reporters.weight(name)
-            correct += weight * share.correct
-            outcomes += weight * share.outcomes
-        return kept * correct, kept * outcomes
-
     def _weight(self, model: str, features: Features, cell: Cell) -> float:
         """Return the weight of the prior in a cell if nothing contradicts it."""
         if cell.weight is None:
@@ -346,85 +298,45 @@ class OnlineOutcomes:
             cell.weight = min(max(KAPPA, measured), _MOST_KAPPAS * KAPPA)
         return cell.weight
 
-    def _judge(self, model: str, features: Features, cell: Cell, reporters: Sequence[str]) -> None:
-        """Update the cell's evidence about these reporters and about the model's prior."""
-        for name in reporters if len(cell.shares) > 1 else ():
-            share = cell.shares[name]
-            others = [(n, s.correct, s.outcomes) for n, s in cell.shares.items() if n != name]
-            found = self.reporters.likelihood(share.correct, share.outcomes, others)
-            self.reporters.take(name, found, share.found)
-            share.found = found
+    def _judge(self, model: str, features: Features, cell: Cell) -> None:
+        """Update the cell's evidence about the model's prior."""
         if cell.prior is None:
             return
         before = cell.evidence
         weight = self._weight(model, features, cell)
-        cell.evidence = self.trust.evidence(cell.prior, *self._believed(cell), weight)
+        cell.evidence = self.trust.evidence(cell.prior, cell.correct, cell.outcomes, weight)
         self.trust.take(model, cell.evidence, before)
 
     def _kept(self, cell: Cell, now: float) -> float:
         aged = exp(-self._forgetting * max(now - cell.at_s, 0.0))
-        return min(aged, _MOST_OUTCOMES / max(cell.total.outcomes, _FORGOTTEN))
+        return min(aged, _MOST_OUTCOMES / max(cell.outcomes, _FORGOTTEN))
 
-    def _aged(self, cell: Cell, share: Share, now: float) -> Share:
-        """Return a share of a cell, decayed to `now`."""
+    def _aged(self, cell: Cell, now: float) -> tuple[float, float, float]:
+        """Return a cell's correct and total outcomes and its level, decayed to `now`."""
         kept = self._kept(cell, now)
-        burst = self._burst if share is cell.total else self._burst_of_one
-        drained = burst * max(now - cell.at_s, 0.0) / _HOUR_S
-        level = max(share.level - drained, 0.0)
-        return Share(kept * share.correct, kept * share.outcomes, level, share.found)
-
-    def _age(self, cell: Cell, now: float) -> None:
-        shares = {name: self._aged(cell, share, now) for name, share in cell.shares.items()}
-        cell.total, cell.shares = self._aged(cell, cell.total, now), shares
-        cell.at_s = max(now, cell.at_s)
+        drained = self._burst * max(now - cell.at_s, 0.0) / _HOUR_S
+        return kept * cell.correct, kept * cell.outcomes, max(cell.level - drained, 0.0)
 
     def _has_room(self, now: float, tenant: str) -> bool:
         is_full = len(self.cells) >= MAX_CELLS or self._begun[tenant] >= MAX_CELLS_OF_TENANT
         if is_full:
-            self._swept(now)
+            self._sweep(now)
         return len(self.cells) < MAX_CELLS and self._begun[tenant] < MAX_CELLS_OF_TENANT
 
-    def _swept(self, now: float) -> bool:
-        """Drop forgotten cells, the names of forgotten reporters, and the evidence of both.
-
-        Return False if the last sweep was less than `_SWEEP_S` ago.
-        """
+    def _sweep(self, now: float) -> None:
+        """Drop forgotten cells and their evidence, unless that was done `_SWEEP_S` ago or later."""
         if now - self._swept_s < _SWEEP_S:
-            return False
+            return
         self._swept_s = now
         for key, cell in list(self.cells.items()):
-            kept = self._kept(cell, now)
-            if kept * cell.total.outcomes < _FORGOTTEN:
+            if self._kept(cell, now) * cell.outcomes < _FORGOTTEN:
                 del self.cells[key]
-            elif cell.shares:
-                _merge_forgotten(cell, kept)
         self._recount()
-        return True
 
     def _recount(self) -> None:
-        """Count the cells and shares, and add up the evidence in them."""
+        """Count the cells, and add up the evidence in them."""
         self._begun = Counter(cell.tenant for cell in self.cells.values())
-        self._shares = sum(len(cell.shares) for cell in self.cells.values())
         self.trust.models.clear()
-        self.reporters.begin(name for cell in self.cells.values() for name in cell.shares)
         for (model, _), cell in self.cells.items():
             if cell.evidence:
                 self.trust.take(model, cell.evidence, ())
-            for name, share in cell.shares.items():
-                if share.found:
-                    self.reporters.take(name, share.found, ())
-
-
-def _merge_forgotten(cell: Cell, kept: float) -> None:
-    """Count a cell's forgotten reporters as unnamed; `kept` is the decay factor of its outcomes."""
-    forgotten = [
-        name
-        for name, share in cell.shares.items()
-        if name != UNNAMED and kept * share.outcomes < _FORGOTTEN
-    ]
-    for name in forgotten:
-        share, rest = cell.shares.pop(name), cell.shares.setdefault(UNNAMED, Share())
-        rest.correct += share.correct
-        rest.outcomes += share.outcomes
-    if cell.shares.keys() == {UNNAMED}:
-        cell.shares = {}

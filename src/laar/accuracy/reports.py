@@ -96,7 +96,7 @@ class OutcomeReports:
         self.on_answered: Callable[[Answered], None] = lambda _answered: None
         self.on_verdict: Callable[[str, bool], None] = lambda _decision_id, _correct: None
         """Called once with each verdict on a decision, reported or implied by a retry."""
-        self.pass_on: Callable[[str, bool, str], bool] = lambda *_report: False
+        self.pass_on: Callable[[str, bool], bool] = lambda *_report: False
         """Forwards a report on an unknown decision to its picker; False if there is none."""
         self._online = online
         self._decisions: OrderedDict[str, _Decision] = OrderedDict()
@@ -182,10 +182,10 @@ class OutcomeReports:
         """Return whether a decision is remembered here."""
         return decision_id in self._decisions
 
-    def report(self, decision_id: str, correct: bool, now: float, reporter: str = "") -> Verdict:
+    def report(self, decision_id: str, correct: bool, now: float) -> Verdict:
         """Record a verdict on a decision's answer, and what it implies for earlier attempts."""
-        verdict = self._judge(decision_id, correct, now, reporter)
-        if verdict is Verdict.UNKNOWN and self.pass_on(decision_id, correct, reporter):
+        verdict = self._judge(decision_id, correct, now)
+        if verdict is Verdict.UNKNOWN and self.pass_on(decision_id, correct):
             verdict = Verdict.PASSED
         self.verdicts[verdict] += 1
         decision = self._decisions.get(decision_id)
@@ -196,7 +196,7 @@ class OutcomeReports:
             if earlier is None or earlier.correct is not None:
                 break  # earlier attempts got their verdicts together with it
             if earlier.answered:
-                self.retries[self._judge(decision.previous, False, now, reporter)] += 1
+                self.retries[self._judge(decision.previous, False, now)] += 1
             decision = earlier
         return verdict
 
@@ -229,7 +229,7 @@ class OutcomeReports:
                 wrong.remove(earlier.model)
         return wrong
 
-    def _judge(self, decision_id: str, correct: bool, now: float, reporter: str) -> Verdict:
+    def _judge(self, decision_id: str, correct: bool, now: float) -> Verdict:
         decision = self._decisions.get(decision_id)
         if decision is None:
             return Verdict.UNKNOWN
@@ -246,7 +246,6 @@ class OutcomeReports:
             now,
             tried=() if decision.adapter else self._wrong(decision),
             tenant=decision.tenant,
-            reporter=reporter,
         )
         return Verdict.TAKEN if taken else Verdict.LIMITED
 

@@ -184,7 +184,7 @@ def read_token(path: Path | None) -> str | None:
 
     Raises:
         OSError: the file can't be read.
-        SettingError: the file has several tokens, as a reporters' file may.
+        SettingError: the file has several lines.
     """
     if path is None:
         return None

@@ -11,7 +11,6 @@ import aiohttp
 import orjson
 
 from laar.client.until import Outcome, blocking
-from laar.protocol.headers import REPORTER
 
 
 async def report_outcome(
@@ -19,7 +18,6 @@ async def report_outcome(
     admin_url: str,
     *,
     token: str | None = None,
-    reporter: str | None = None,
     timeout_s: float = 10.0,
 ) -> bool:
     """Report the outcome of `until_correct`.
@@ -28,7 +26,6 @@ async def report_outcome(
         outcome: result of the loop; its last attempt is reported if it was answered and judged.
         admin_url: URL of the picker's admin port.
         token: bearer token, if the picker requires one.
-        reporter: name of the checker, if several checkers share a token.
         timeout_s: timeout of the whole call.
 
     Returns:
@@ -40,8 +37,6 @@ async def report_outcome(
     headers = {"content-type": "application/json"}
     if token:
         headers["authorization"] = f"Bearer {token}"
-    if reporter:
-        headers[REPORTER] = reporter
     body = orjson.dumps({"decision_id": last.decision_id, "correct": last.correct})
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     url = admin_url.rstrip("/") + "/outcomes"

@@ -78,9 +78,6 @@ ANSWERED_IDS = (REQUEST_ID, "request-id")
 TRACE_PARENT = "traceparent"
 TRACE_STATE = "tracestate"
 
-REPORTER = "x-laar-reporter"
-"""Sent with outcome reports to the admin port: name of the checker that judged the answers."""
-
 MODEL = "x-laar-model"
 ENDPOINT = "x-laar-endpoint"
 REASON = "x-laar-reason"

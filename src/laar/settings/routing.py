@@ -168,9 +168,8 @@ class Accuracy(Section):
     """Tasks that clients may name in x-laar-task, besides the artifact's. Each tenant may use 32
     more names, since all tenants share the table; names beyond that are ignored."""
     outcomes_token_file: Path | None = None
-    """File with the bearer token required to report outcomes, or with a line per reporter: name and
-    token. It is a file because /config shows the settings. Without it, outcomes are accepted only
-    on loopback."""
+    """File with the bearer token required to report outcomes; a file because /config shows the
+    settings. Without it, outcomes are accepted only on loopback."""
 
 
 @declared(StreamSettings, "by_tenant")

@@ -206,7 +206,6 @@ class Judged(_Record, tag="j"):
 
     decision_id: Text
     correct: bool
-    reporter: Text = ""
 
 
 class Leaving(_Record, tag="x"):

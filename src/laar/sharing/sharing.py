@@ -214,9 +214,9 @@ class Sharing:
                 director.table.away.hear(Away(name, model, pools, now), now)
             case Reported(outcome) if self.online is not None:
                 self.online.heard(outcome, now)
-            case Judged(decision_id, correct, reporter) if (reports := self.reports) is not None:
+            case Judged(decision_id, correct) if (reports := self.reports) is not None:
                 if reports.knows(decision_id) and (
-                    reports.report(decision_id, correct, now, reporter) is Verdict.TAKEN
+                    reports.report(decision_id, correct, now) is Verdict.TAKEN
                 ):
                     self.on_judged(decision_id, correct)
             case Leaving():
@@ -250,12 +250,12 @@ class Sharing:
             self._samples -= 1.0
             self.outbox.add(Learned(table.spec(slot).key, sample))
 
-    def _pass_on(self, decision_id: str, correct: bool, reporter: str) -> bool:
+    def _pass_on(self, decision_id: str, correct: bool) -> bool:
         """Send a report to the picker that made the decision; return False if it is absent."""
         if len(decision_id) > _ID_CHARS:
             return False
         tag = decision_id[:TAG_CHARS]
         if not any(peer.tag == tag for peer in self.peers.known()):
             return False
-        self.outbox.add(Judged(decision_id, correct, reporter))
+        self.outbox.add(Judged(decision_id, correct))
         return True

@@ -4,15 +4,13 @@
     GET /models     evidence, c(m) in the artifact and as learned, characters per token
 
 Reporting is idempotent: a decision counts once, however often it is reported. Reporters can shift
-the routing (within the hourly cap), so a token can be required. Outcomes are compared between
-reporters, identified by the name bound to the token, or else by `x-laar-reporter`.
+the routing (within the hourly cap), so a token can be required.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import orjson
@@ -21,27 +19,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from laar.accuracy.reporters import UNNAMED
 from laar.accuracy.reports import Verdict
 from laar.datalayer.endpoints_file import is_loopback
 from laar.errors import RequestError, first_fault
-from laar.protocol.headers import REPORTER
 from laar.server.admin.answers import as_json
 from laar.server.admin.auth import Attempts, address_of
 from laar.server.browsers import body_of
 from laar.server.picker import Picker
-from laar.server.token_file import reporter_of
+from laar.server.token_file import is_sent
 
 MAX_BATCH = 1000
-"""Maximum number of outcomes per report. They take 20 ms (70 with many reporters), in slices
-between which the event loop runs."""
+"""Maximum number of outcomes per report. They take 20 ms, in slices between
+which the event loop runs."""
 
 _AT_ONCE = 100
 
 MAX_BODY_BYTES = 256 << 10
 """Maximum size of a report's body; a full batch has about 150 bytes per outcome."""
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ASKED_BY = "accuracy.outcomes_token_file"
 
 
@@ -58,14 +53,14 @@ class _Batch(BaseModel):
     outcomes: Annotated[list[_Outcome], Field(max_length=MAX_BATCH)]
 
 
-def routes(picker: Picker, tokens: Mapping[str, str] | None) -> list[Route]:
+def routes(picker: Picker, token: Callable[[], str | None]) -> list[Route]:
     """Return the routes for the admin port, without `/outcomes` if reports are disabled.
 
-    Without `tokens` (names by token), a port that other machines can reach accepts no reports.
+    Without a token, a port that other machines can reach accepts no reports.
     """
     learning, listen = picker.learning, picker.settings.listen.admin
-    open_to_others = tokens is None and not is_loopback(listen)
-    attempts = Attempts(picker.clock)  # reporters' wrong tokens must not block viewers
+    open_to_others = token() is None and not is_loopback(listen)
+    attempts = Attempts(picker.clock)  # wrong tokens here must not block viewers
 
     async def models(_request: Request) -> Response:
         entries = await asyncio.to_thread(
@@ -77,19 +72,16 @@ def routes(picker: Picker, tokens: Mapping[str, str] | None) -> list[Route]:
         if open_to_others:
             raise RequestError(403, "no-token", f"{listen} is open to the network: set {_ASKED_BY}")
         address = address_of(request.scope)
-        sent = request.headers.get("authorization", "")
-        reporter = "" if tokens is None else reporter_of(tokens, sent)
-        if reporter is None:
+        sent, needed = request.headers.get("authorization", ""), token()
+        if needed is not None and not is_sent(needed, sent):
             if not attempts.may_try(address):
                 raise RequestError(429, "too-many-attempts", "too many wrong tokens")
             if sent:
                 attempts.wrong(address, sent)
             raise RequestError(401, "no-token", "send the token as `Authorization: Bearer ...`")
-        named = request.headers.get(REPORTER, "")
-        reporter = reporter or (named if _NAME.fullmatch(named) else UNNAMED)
         outcomes = _parsed(await body_of(request, MAX_BODY_BYTES))
         pairs = [(outcome.decision_id, outcome.correct) for outcome in outcomes]
-        verdicts = await _report(picker, pairs, reporter)
+        verdicts = await _report(picker, pairs)
         accepted = sum(verdict in (Verdict.TAKEN, Verdict.PASSED) for verdict in verdicts)
         ignored = len(verdicts) - accepted
         return as_json({"accepted": accepted, "ignored": ignored, "verdicts": verdicts})
@@ -100,12 +92,10 @@ def routes(picker: Picker, tokens: Mapping[str, str] | None) -> list[Route]:
     return found
 
 
-async def _report(
-    picker: Picker, outcomes: Sequence[tuple[str, bool]], reporter: str
-) -> list[Verdict]:
+async def _report(picker: Picker, outcomes: Sequence[tuple[str, bool]]) -> list[Verdict]:
     verdicts, now = [], picker.clock()
     for number, (decision_id, correct) in enumerate(outcomes, start=1):
-        verdict = picker.learning.reports.report(decision_id, correct, now, reporter)
+        verdict = picker.learning.reports.report(decision_id, correct, now)
         if verdict is Verdict.TAKEN:
             picker.context.reported(decision_id, correct)
         verdicts.append(verdict)

@@ -25,7 +25,7 @@ from laar.server.browsers import BrowserGuard
 from laar.server.health_service import HealthService
 from laar.server.picker import Picker
 from laar.server.ports import cannot_listen
-from laar.server.token_file import reporter_tokens, viewers_token
+from laar.server.token_file import outcomes_token, viewers_token
 
 TOKENS_S = 5.0
 """Seconds between checks of the token files, for which a replaced token may remain valid."""
@@ -41,11 +41,11 @@ class AdminPort:
     def __init__(self, picker: Picker, health: HealthService) -> None:
         self._picker = picker
         settings = picker.settings
-        viewers, self._reporters = viewers_token(settings), reporter_tokens(settings)
+        viewers, self._outcomes_token = viewers_token(settings), outcomes_token(settings)
         app = Starlette(
             routes=[
                 *own_routes(picker, health),
-                *outcome_routes(picker, self._reporters),
+                *outcome_routes(picker, lambda: self._outcomes_token),
                 *explain_routes(picker),
                 *page_routes(picker),
                 *context_routes(picker),
@@ -60,20 +60,19 @@ class AdminPort:
         picker = self._picker
         while True:
             await asyncio.sleep(TOKENS_S)
-            viewers, reporters = await asyncio.gather(
+            viewers, outcomes = await asyncio.gather(
                 asyncio.to_thread(viewers_token, picker.settings),
-                asyncio.to_thread(reporter_tokens, picker.settings),
+                asyncio.to_thread(outcomes_token, picker.settings),
                 return_exceptions=True,
             )
-            faults = [str(f) for f in (viewers, reporters) if isinstance(f, Exception)]
+            faults = [str(f) for f in (viewers, outcomes) if isinstance(f, Exception)]
             problem = "; ".join([*faults, "the previous token stays in use"])
             picker.problems.report("token files", problem if faults else None)
             if isinstance(viewers, str) and viewers != self._auth.token:
                 self._auth.token = viewers
                 picker.feed.end_streams()
-            if isinstance(reporters, dict) and self._reporters is not None:
-                self._reporters.clear()
-                self._reporters.update(reporters)
+            if isinstance(outcomes, str):
+                self._outcomes_token = outcomes
 
     def open(self) -> AdminServer:
         """Bind the port; requests wait until the server runs.
