@@ -12,7 +12,7 @@ from laar_command import MODELS, start
 
 from laar.accuracy.artifact import parse_artifact
 from laar.accuracy.fitting.records import parse_records
-from laar_lab.kv_lookup import queries, write_questions
+from laar_lab.kv_lookup import queries
 from laar_lab.sim.answers import AccuracySurface
 from support import eventually
 from support.commands import run_in_thread
@@ -27,7 +27,16 @@ def endpoints(urls: list[str]) -> list[str]:
 def lookups(directory: Path, *, per_cell: int, lengths_tokens: list[int]) -> str:
     path = directory / "lookups.jsonl"
     drawn = queries(languages=["en"], lengths_tokens=lengths_tokens, per_cell=per_cell, split="fit")
-    write_questions(drawn, path)
+    questions = [
+        {
+            "id": query.id,
+            "task": "kv-lookup",
+            "messages": [{"role": "user", "content": query.prompt}],
+            "check": {"contains": query.answer},
+        }
+        for query in drawn
+    ]
+    path.write_bytes(b"".join(orjson.dumps(each) + b"\n" for each in questions))
     return str(path)
 
 

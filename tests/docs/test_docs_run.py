@@ -37,7 +37,7 @@ pytestmark = pytest.mark.envoy
 
 GUIDE, RAG = DOCS / "guides/vllm.md", DOCS / "guides/rag.md"
 RUN = {("laar", name) for name in ("check", "doctor", "envoy", "explain", "fit", "measure")}
-IN_LAB = [["laar", "lab", "list"], ["laar", "lab", "lookups"]]
+IN_LAB = [["laar", "lab", "list"]]
 DEADLINE_S = 60.0
 
 

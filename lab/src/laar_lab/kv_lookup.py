@@ -15,13 +15,10 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from pathlib import Path
 from typing import Literal, NamedTuple
-
-import orjson
 
 from laar_lab.tokens import ASCII_PER_TOKEN, count_tokens
 
@@ -144,19 +141,6 @@ def queries(
                     )
                 )
     return drawn
-
-
-def write_questions(asked: Iterable[Query], path: Path) -> None:
-    """Write look-ups as questions with checks, one per line, for `laar measure --task`."""
-    with path.open("wb") as file:
-        for query in asked:
-            question = {
-                "id": query.id,
-                "task": TASK,
-                "messages": [{"role": "user", "content": query.prompt}],
-                "check": {"contains": query.answer},
-            }
-            file.write(orjson.dumps(question, option=orjson.OPT_APPEND_NEWLINE))
 
 
 def solve(prompt: str) -> Solution | None:

@@ -10,7 +10,6 @@ import typer
 
 from laar_lab.cli.lab.fit_engine import fit_engine
 from laar_lab.cli.lab.list_experiments import list_experiments
-from laar_lab.cli.lab.lookups import lookups
 from laar_lab.cli.lab.replay import replay
 from laar_lab.cli.lab.results import results
 from laar_lab.cli.lab.run import run
@@ -23,5 +22,5 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command(name="list")(list_experiments)
-for command in (run, results, replay, fit_engine, lookups):
+for command in (run, results, replay, fit_engine):
     app.command()(command)
