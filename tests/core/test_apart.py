@@ -9,11 +9,12 @@ import pytest
 from laar.core.apart import Prefillers, cheapest
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.membership import ROLE_LABEL, EndpointSpec
-from laar.core.request import Api, Request
+from laar.core.request import Api
 from laar.health import Health, HealthSettings
 from laar.health.kinds import Reply
 from laar.prefix.beliefs import PrefixBeliefs
 from support.directors import director_of
+from support.requests import request_of
 
 P, Q, D, E = "10.0.0.1:80", "10.0.0.2:80", "10.0.1.1:80", "10.0.1.2:80"
 LONG = "a sentence of the document. " * 1_500
@@ -34,12 +35,7 @@ def fleet(*endpoints, far=(), **given):
 
 
 def ask(director, text=LONG, now=0.0, **fields):
-    request = Request(
-        **{"id": "r", "api": Api.CHAT, "model": "m", "spans": (text,), "question": text}
-        | {"chars": len(text), "stream": True}
-        | fields
-    )
-    return director.decide(request, now)
+    return director.decide(request_of(text, **{"stream": True} | fields), now)
 
 
 def finish(director, decision, status=200, latency_s=1.0, **fields):
@@ -167,10 +163,6 @@ def test_prefiller_and_decoder_have_the_prompt_cached_after_the_answer(status, b
     held = shares[[d.table.slot(P), d.table.slot(D)]] > 0.9
     assert held.tolist() == [believed, believed]
     assert not d.table.in_flight.any()
-
-
-def request_of(text):
-    return Request(id="r", api=Api.CHAT, model="m", spans=(text,), chars=len(text))
 
 
 def test_a_retry_by_envoy_keeps_the_prefiller_and_consistent_counts():

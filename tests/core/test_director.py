@@ -16,6 +16,7 @@ from laar.policies import POLICY_NAMES
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.found import Found
 from support.directors import director_of
+from support.requests import request_of
 
 OK = Completion(status=200, cause="complete", latency_s=1.0)
 FAILED = Completion(status=503, cause="complete", latency_s=1.0)
@@ -27,15 +28,7 @@ def director(*endpoints, **given):
 
 
 def request(model="auto", text="hello " * 50, **fields):
-    return Request(
-        id="r",
-        api=fields.pop("api", Api.CHAT),
-        model=model,
-        spans=("\x1euser\x1f", text),
-        question=text,
-        chars=len(text),
-        **fields,
-    )
+    return request_of("\x1euser\x1f", text, model=model, chars=len(text), **fields)
 
 
 def expected_ttft_s(decision):

@@ -12,6 +12,7 @@ from laar.health import DULL, GOOD, USELESS, Health, HealthSettings, Kind, Reply
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.telemetry.decisions import DecisionMemory
 from support.directors import director_of
+from support.requests import request_of
 
 A, B, C = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
 
@@ -22,10 +23,7 @@ def fleet(*addresses, probe=False, enabled=True, **given):
 
 
 def request(api=Api.CHAT, **fields):
-    text = "hello " * 50
-    return Request(
-        id="r", api=api, model="m", spans=(text,), question=text, chars=len(text), **fields
-    )
+    return request_of("hello " * 50, api=api, **fields)
 
 
 def end(status=200, cause="complete", latency_s=0.2):

@@ -20,6 +20,7 @@ from laar.policies import POLICY_NAMES
 from laar.prefix.beliefs import PrefixBeliefs
 from support.directors import director_of
 from support.exploring import examples
+from support.requests import request_of
 
 OK = Completion(status=200, cause="complete", latency_s=1.0)
 FULL = Reading(waiting=1000.0)
@@ -130,10 +131,7 @@ def test_a_cached_prefix_at_a_small_window_attracts_only_what_fits_there():
     text = "word " * 2000
 
     def ask(limit):
-        asked = Request(
-            id="r", api=Api.CHAT, model="m", spans=(text,), chars=len(text), max_tokens=limit
-        )
-        decision = director.decide(asked, 0.0)
+        decision = director.decide(request_of(text, max_tokens=limit), 0.0)
         director.settle(decision, OK)
         return decision
 
@@ -208,16 +206,7 @@ OTHER = [
 
 
 def conversation(text="word " * 500, limit=8000, **fields):
-    return Request(
-        id="r",
-        api=Api.CHAT,
-        model="m",
-        spans=("\x1euser\x1f", text),
-        question=text,
-        chars=len(text),
-        max_tokens=limit,
-        **fields,
-    )
+    return request_of("\x1euser\x1f", text, chars=len(text), max_tokens=limit, **fields)
 
 
 def refused_once(text, asked, *, prefixes=True):

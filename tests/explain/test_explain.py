@@ -22,6 +22,7 @@ from laar.prefix.beliefs import PrefixBeliefs
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.tracing import attributes
 from support.directors import director_of
+from support.requests import request_of
 
 ALIASES = {"auto": (), "few": ("slow",)}
 SECRET = "an unmistakable secret "
@@ -65,15 +66,8 @@ def fleet(known, *endpoints, prefixes=None):
 
 def request(model="auto", **fields):
     text = SECRET * 20
-    return Request(
-        id="r-1",
-        api=Api.CHAT,
-        model=model,
-        spans=("\x1euser\x1f", text),
-        question=text,
-        chars=len(text),
-        **{"retries": True, **fields},
-    )
+    known = {"id": "r-1", "model": model, "chars": len(text), "retries": True}
+    return request_of("\x1euser\x1f", text, **known | fields)
 
 
 def record(director, asked=None, now=0.0):

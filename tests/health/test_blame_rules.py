@@ -16,6 +16,7 @@ from laar.health.blame import Blame
 from laar.health.breaker import State
 from support.directors import director_of
 from support.exploring import examples
+from support.requests import request_of
 
 ADDRESSES = tuple(f"10.0.0.{n}:80" for n in range(1, 6))
 ATTEMPTS = 3
@@ -39,10 +40,7 @@ class Fleet:
         """Send a request; return its status (None: Envoy's own) and the number of attempts."""
         self.now += 0.02
         self._answer_questions()
-        request = Request(
-            id="r", api=Api.CHAT, model="m", spans=("x" * 200,), chars=200, tenant=tenant,
-            session=session, question="q",
-        )  # fmt: skip
+        request = request_of("x" * 200, tenant=tenant, session=session, question="q")
         decision = self.director.decide(request, self.now)
         ranked = (decision.address, *decision.fallbacks)
         most = 1 if decision.once else ATTEMPTS

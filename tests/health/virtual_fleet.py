@@ -21,10 +21,10 @@ from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
-from laar.core.request import Api, Request
 from laar.health import GOOD, Health, HealthSettings, Kind, Reply, judge
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
+from support.requests import request_of
 
 ERROR_EVENT = b'data: {"error": {"message": "EngineDeadError", "code": 500}}'
 PATIENCE_S = 15.0
@@ -165,10 +165,7 @@ class VirtualFleet:
         self.left -= 1
         job = Job(self.left, client, now, self.tokens(self.rng), self.rng.random() < self.streams)
         text = self.text(job) or f"{job.number} " + "x" * (4 * job.tokens)
-        request = Request(
-            id="r", api=Api.CHAT, model="m", spans=(text,), question="q", chars=4 * job.tokens,
-            stream=job.stream,
-        )  # fmt: skip
+        request = request_of(text, question="q", chars=4 * job.tokens, stream=job.stream)
         decision = job.decision = self.director.decide(request, now)
         index = self.addresses.index(decision.address)
         self.seen.asked[index] += 1

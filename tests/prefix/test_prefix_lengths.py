@@ -14,12 +14,12 @@ from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
 from laar.core.decision import Completion
 from laar.core.director import Director
-from laar.core.request import Api, Request
 from laar.prefix import lengths as lengths_module
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.lengths import PromptLengths
 from support.directors import director_of
 from support.hashing import Hasher
+from support.requests import request_of
 
 HASHER = Hasher(b"k")
 WORDS = [
@@ -110,16 +110,7 @@ def test_nine_in_ten_prompts_of_mixed_traffic_are_estimated_within_15_percent(
         ]
         if len(parts) < 12:
             parts.append((make, make(rng, rng.randrange(600, 4000))))
-        spans = tuple(text for _, text in parts)
-        request = Request(
-            id="r",
-            api=Api.CHAT,
-            model="m",
-            spans=spans,
-            question=spans[-1],
-            marks=("api=chat",),
-            chars=sum(map(len, spans)),
-        )
+        request = request_of(*(text for _, text in parts), marks=("api=chat",))
         decision = director.decide(request, float(number))
         real = tokens_of(parts)
         if number >= 450:
@@ -163,16 +154,8 @@ def test_turns_of_prose_and_code_and_data_are_estimated_within_15_percent() -> N
         talk.append(excerpt(rng, suffix, int(rng.lognormvariate(7.0, 1.0))))
         if len(talk) > 12:
             talks.remove(talk)
-        spans = tuple(each for text in talk for each in ("\x1euser\x1f", text))
-        request = Request(
-            id="r",
-            api=Api.CHAT,
-            model="m",
-            spans=spans,
-            question=talk[0],
-            marks=("api=chat",),
-            chars=sum(map(len, spans)),
-        )
+        spans = (each for text in talk for each in ("\x1euser\x1f", text))
+        request = request_of(*spans, question=talk[0], marks=("api=chat",))
         decision = director.decide(request, float(number))
         real = sum(len(PIECE.findall(text)) + 5 for text in talk)
         if number >= 300:

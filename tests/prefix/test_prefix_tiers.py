@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from laar.core.decision import Completion
 from laar.core.endpoints import Reading
-from laar.core.request import Api, Request
+from laar.core.request import Request
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.tiers import FAR, HOST, Tiers
 from laar.prefix.tokens import Stored, TokenBlocks, hash_blocks, root
 from support.directors import director_of
 from support.exploring import examples
+from support.requests import request_of
 
 SIZE = 16
 BLOCKS = 60
@@ -78,10 +79,7 @@ class Offloading:
 
     def request(self, seed: int, words: int, *, streamed: bool = True) -> Request:
         text = " ".join(map(str, random.Random(seed).choices(range(1000), k=words)))
-        return Request(
-            id=f"{seed} {self.now}", api=Api.CHAT, model="m", spans=(text,), chars=len(text),
-            first_token_seen=streamed,
-        )  # fmt: skip
+        return request_of(text, id=f"{seed} {self.now}", first_token_seen=streamed)
 
     def ask(self, seed: int, words: int = 4000, *, streamed: bool = True):
         """Serve a prompt; return its decision, and the seconds to its first token."""

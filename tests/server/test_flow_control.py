@@ -10,12 +10,12 @@ import pytest
 
 from laar.core.decision import Completion
 from laar.core.endpoints import Reading
-from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.server.flow_control import FlowControl, Waiting
 from laar.server.picker import Picker
 from laar.settings import Settings
 from support import eventually
+from support.requests import request_of
 
 END = Completion(status=200, cause="complete", latency_s=0.0)
 
@@ -40,11 +40,9 @@ class Door:
         )
 
     def ask(self, number, tenant="", session=""):
-        asked = Request(
+        asked = request_of(
+            *([f"{number} " * 400] if session else []),
             id=str(number),
-            api=Api.CHAT,
-            model="m",
-            spans=(f"{number} " * 400,) if session else (),
             chars=800 if session else 40,
             body_bytes=40,
             tenant=tenant,

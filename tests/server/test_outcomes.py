@@ -10,9 +10,9 @@ from laar.accuracy.artifact import Capability, Cell, ModelCapability, RetryTerms
 from laar.client import report_outcome, until_correct
 from laar.core.decision import Completion
 from laar.core.membership import EndpointSpec
-from laar.core.request import Api, Request
 from laar.server.admin.outcomes import MAX_BATCH, MAX_BODY_BYTES
 from support import Answer, eventually, free_port, port_of
+from support.requests import request_of
 
 C = 1e-4  # seconds per token of every model here
 
@@ -83,17 +83,8 @@ def ask(
     **end,
 ):
     """Run a request from decision to end; `end` has the fields of its completion."""
-    request = Request(
-        id="r",
-        api=Api.CHAT,
-        model=model,
-        spans=(text, *more),
-        question=text,
-        chars=chars,
-        tried=tried,
-        stream=stream,
-        session=session,
-    )
+    said = {"tried": tried, "stream": stream, "session": session}
+    request = request_of(text, *more, model=model, question=text, chars=chars, **said)
     decision = runner.picker.director.decide(request, time.monotonic())
     end = Completion(**{"status": 200, "cause": "complete", "latency_s": 1.0, **end})
     runner.picker.director.settle(decision, end)

@@ -9,10 +9,10 @@ import yaml
 
 from laar.core.decision import Completion
 from laar.core.endpoints import Reading
-from laar.core.request import Api, Request
 from laar.server.runner import Runner
 from laar.settings import load
 from support import free_port
+from support.requests import request_of
 
 PROMPT = "a secret of the client's "
 ENDPOINTS = (
@@ -54,16 +54,8 @@ async def watched_picker(directory, endpoints=ENDPOINTS, **sections):
 def ask(runner, *, model="auto", id="r-1", after_s=0.0, **fields):  # noqa: A002 - the header's name
     """Decide on a request as a stream does, `after_s` from now."""
     text = fields.pop("text", PROMPT * 400)
-    request = Request(
-        id=id,
-        api=Api.CHAT,
-        model=model,
-        spans=("\x1euser\x1f", text),
-        question=text,
-        chars=len(text),
-        body_bytes=len(text),
-        **fields,
-    )
+    known = {"id": id, "model": model, "chars": len(text), "body_bytes": len(text)}
+    request = request_of("\x1euser\x1f", text, **known | fields)
     return runner.picker.director.decide(request, runner.picker.clock() + after_s)
 
 

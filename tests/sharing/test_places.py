@@ -6,13 +6,13 @@ import pytest
 
 from laar.core.decision import Completion, Decision
 from laar.core.endpoints import Reading
-from laar.core.request import Api, Request
 from laar.core.stored import Context
 from laar.flow.admission import Admission
 from laar.flow.settings import FlowSettings
 from laar.sharing.batches import SCHEMA, Batch, write_batch
 from laar.sharing.records import Turn
 from support.pickers import Network, sharing_picker
+from support.requests import request_of
 
 DONE = Completion(status=200, cause="complete", latency_s=1.0)
 
@@ -36,17 +36,8 @@ class Picker:
     def ask(self, now, session, tokens=6_000):
         self.asked += 1
         text = f"{self.sharing.origin} {session} {self.asked:06} " * tokens
-        return self.flow.ask(
-            Request(
-                id=str(self.asked),
-                api=Api.CHAT,
-                model="m",
-                spans=(text[: 4 * tokens],),
-                chars=4 * tokens,
-                session=session,
-            ),
-            now,
-        )
+        asked = request_of(text[: 4 * tokens], id=str(self.asked), session=session)
+        return self.flow.ask(asked, now)
 
     def end(self, decision, now, done=DONE):
         self.flow.answering(decision, ok=done.status == 200)

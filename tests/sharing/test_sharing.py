@@ -12,13 +12,14 @@ from laar.accuracy.online import HALF_LIFE_S
 from laar.context.memo import Memo
 from laar.core.decision import Completion
 from laar.core.endpoints import COUNTED
-from laar.core.request import Api, Request
+from laar.core.request import Api
 from laar.health import Reply
 from laar.health.breaker import State
 from laar.sharing.batches import SCHEMA
 from laar.sharing.records import Moved
 from laar.sharing.snapshot import SnapshotFault, read_snapshot, restore, snapshot
 from support.pickers import Network, all_batches, request, sharing_picker, specs
+from support.requests import request_of
 
 A, B = "10.0.0.1:80", "10.0.0.2:80"
 OK = Completion(status=200, cause="complete", latency_s=1.0)
@@ -154,15 +155,7 @@ def test_a_stored_answer_is_found_through_any_picker():
     p.director.keeps(decision, "resp_1")
     p.director.settle(decision, OK)
     net.exchange(1.2)
-    follow = Request(
-        id="f",
-        api=Api.RESPONSES,
-        model="m",
-        spans=("go on",),
-        question="go on",
-        chars=5,
-        response_id="resp_1",
-    )
+    follow = request_of("go on", api=Api.RESPONSES, response_id="resp_1")
     assert q.director.decide(follow, 1.3).address == decision.address
 
 

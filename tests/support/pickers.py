@@ -5,27 +5,19 @@ from collections import deque
 
 from laar.accuracy.online import OnlineOutcomes
 from laar.core.membership import EndpointSpec
-from laar.core.request import Api, Request
 from laar.health import Health, HealthSettings
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.sharing.settings import SharingSettings
 from laar.sharing.sharing import Sharing
 from support.directors import director_of
+from support.requests import request_of
 
 KEY = b"k" * 16
 SETTINGS = SharingSettings()
 
 
 def request(text="hello " * 50, number="r"):
-    return Request(
-        id=number,
-        api=Api.CHAT,
-        model="m",
-        spans=(text,),
-        question=text,
-        chars=len(text),
-        first_token_seen=True,
-    )
+    return request_of(text, id=number, first_token_seen=True)
 
 
 def specs(*addresses):

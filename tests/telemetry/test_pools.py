@@ -6,13 +6,14 @@ import pytest
 
 from laar.core.decision import Completion, Decision
 from laar.core.membership import POOL_LABEL, EndpointSpec
-from laar.core.request import Api, Request
+from laar.core.request import Request
 from laar.errors import RequestError
 from laar.flow.admission import Admission, Outcome
 from laar.flow.settings import FlowSettings
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.telemetry.pools import PoolMetrics
 from support.directors import director_of
+from support.requests import request_of
 
 PROMPT = 40_000  # characters, whose prefill takes a second by the plain assessor's estimate
 
@@ -29,15 +30,7 @@ class Fleet:
 
     def request(self, **fields: object) -> Request:
         self._asked += 1
-        text = f"{self._asked} " + "x" * PROMPT
-        return Request(
-            id="r",
-            api=Api.CHAT,
-            model="m",
-            spans=(text,),
-            chars=len(text),
-            **fields,  # type: ignore[arg-type]
-        )
+        return request_of(f"{self._asked} " + "x" * PROMPT, **fields)
 
     def ask(self, **fields: object) -> Decision:
         return self.director.decide(self.request(**fields), self.now)
