@@ -10,7 +10,7 @@ import pytest
 
 from laar.context.guard import GainGuard
 from laar.context.hook import ContextHook
-from laar.context.settings import ContextSettings, Reason
+from laar.context.settings import ContextSettings
 
 conversations = itertools.count()
 
@@ -129,36 +129,6 @@ def turn(ids, question):
         "content": f"Answer from the following documents.\n\nDocuments:\n{listed}"
         f"\n\nQuestion: {question}",
     }
-
-
-@pytest.mark.parametrize("dedup", ["auto", "exact"])
-def test_later_turns_extend_what_was_sent_and_repeat_no_document(dedup, monkeypatch):
-    """In 6-turn conversations, 40 % of each turn's documents were seen before."""
-    monkeypatch.setattr("laar.context.guard.MIN_REQUESTS", 2)
-    hook = ContextHook(ContextSettings(holdout_share=0.5, dedup=dedup))
-    rng = random.Random(4)
-    call = {"api": "chat", "tenant": "t", "mode": "on"}
-    noted = 0
-    for conversation in range(12):
-        messages, before, seen = [], [], list(range(conversation * 50, conversation * 50 + 5))
-        for number in range(6):
-            ids = rng.sample(seen, 2) + [max(seen) + k for k in (1, 2, 3)]
-            rng.shuffle(ids)
-            seen += ids
-            messages.append(turn(ids, f"What is in {number} of {conversation}?"))
-            body = orjson.dumps({"model": "m", "messages": messages})
-            result = hook.apply(body, now=float(number), **call)
-            hook.commit(result, float(number))
-            assert result.reason is not Reason.ERROR
-            sent = orjson.loads(result.body)["messages"]
-            assert sent[: len(before)] == before
-            for i in set(ids):  # every document can be read in this turn or an earlier one
-                assert any(prose(i) in message["content"] for message in sent)
-            noted += sent[-1]["content"].count("(Please refer")
-            answer = {"role": "assistant", "content": f"Answer {number}."}
-            before = [*sent, answer]
-            messages.append(answer)
-    assert noted > 5
 
 
 def asked(seed, harm):

@@ -204,25 +204,6 @@ async def test_the_same_bytes_arrive_in_modes_off_and_observe(place, shape, rout
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_every_turn_begins_with_the_text_of_the_previous_turn_as_sent(place, shape):
-    there = await place(shape, ON)
-    rng = random.Random(3)
-    for _ in range(4):  # other prompts, whose order the conversation can follow
-        await there.send(raw(text(rng.sample(range(12), 6))))
-    messages, before, moved = [{"role": "system", "content": "Be brief."}], [], 0
-    for turn in range(6):
-        asked = text(rng.sample(range(12), 6), f"Question {turn}?")
-        messages.append({"role": "user", "content": asked})
-        body = orjson.dumps({"model": "m", "messages": messages})
-        sent = orjson.loads(await there.send(body))["messages"]
-        assert sent[: len(before)] == before
-        moved += sent != messages
-        before = [*sent, {"role": "assistant", "content": f"Answer {turn}."}]
-        messages.append(before[-1])
-    assert moved
-
-
-@pytest.mark.parametrize("shape", SHAPES)
 async def test_a_restarted_picker_repeats_the_orders_of_running_conversations(
     place, shape, tmp_path
 ):

@@ -72,13 +72,13 @@ async def test_one_of_two_engines_gets_its_share(gateway, http, figure, page, co
     envoy = await gateway.envoy()
 
     async def client(name):
-        for n in range(30):
+        for n in range(60):
             assert (await post(http, envoy, chat(f"{name} {n}"), path)).status == 200
 
     for shown in (frozen.page, ""):  # then its page is gone
         frozen.page, frozen.served = shown, 0
         await asyncio.gather(*map(client, range(12)))
-        share = frozen.served / 360
+        share = frozen.served / 720
         figure(
             f"share beside its sibling, page {'frozen' if shown else 'gone'}", share, ".45 to .55"
         )
