@@ -17,7 +17,13 @@ from bench.__main__ import LONG, SHORT, main
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/**/*.py")]
-PATTERNS = {"NAME", "NAME --help", "[NAME ...]", "prompts [NAME ...] [--chunks 300 --learnt 500]"}
+PATTERNS = {
+    "--help",
+    "NAME",
+    "NAME --help",
+    "[NAME ...]",
+    "prompts [NAME ...] [--chunks 300 --learnt 500]",
+}
 """Texts that stand for several commands."""
 
 

@@ -125,10 +125,7 @@ def test_the_page_counts_the_workloads_by_their_role() -> None:
         ("real", "{} of {} on real agents and chats"),
     ):
         assert said.format(within[kind], cells[kind]) in page
-    total = f"{within.total()} of {cells.total()}"
-    decision = RESULTS.parent / "decisions" / "0013-how-no-regret-is-judged.md"
-    for where in (page, decision.read_text("utf-8")):
-        assert f" {total} " in where or f" {total}:" in where
+    assert f" {within.total()} of {cells.total()} " in page
 
 
 def test_cited_decisions_exist() -> None:
