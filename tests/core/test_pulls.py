@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from laar.core.decision import Completion
-from laar.core.endpoints import EndpointTable
+from laar.core.endpoints import EndpointTable, Reading
 from laar.core.membership import DRAIN_LABEL, PULL_LABEL, ROLE_LABEL, EndpointSpec
 from laar.core.pulls import Sources
 from laar.core.request import Api, Request
@@ -135,7 +135,6 @@ def test_what_is_computed_sooner_is_computed(tokens):
     [
         endpoint(A, labels={}),
         endpoint(A, labels={PULL_LABEL: "false"}),
-        endpoint(A, labels=PULLS | {DRAIN_LABEL: "true"}),
         endpoint(A, labels=PULLS | {ROLE_LABEL: "prefill"}),
         endpoint(A, region="far"),
         replace(endpoint(A), models=("other", "m")),
@@ -146,6 +145,22 @@ def test_what_is_computed_sooner_is_computed(tokens):
 def test_nothing_is_pulled_from_or_to_an_endpoint_that_is_not_its_peer(source, way):
     d = hot(source, endpoint(B)) if way == "from" else hot(endpoint(B), source)
     assert all(d.decide(request(), 1.0 + n).pull is None for n in range(4))
+
+
+def test_an_endpoint_that_takes_no_requests_is_a_source_and_drains_until_it_is_needed_no_more():
+    for labels, waiting in ((PULLS, 1e9), (PULLS | {DRAIN_LABEL: "true"}, 0.0)):
+        d = hot(endpoint(A, labels=labels), endpoint(B), endpoint(C))
+        slot = d.table.slot(A)
+        d.table.read(A, Reading(waiting=waiting), 1.0)
+        assert d.sources.has_drained(slot, 1.0)
+        decision = d.decide(request(), 1.0)
+        assert decision.pull.address == A
+        later = [d.sources.has_drained(slot, at) for at in (2.0, 11.0, 12.0)]
+        assert later == [False, False, True]
+        finish(d, decision, 0.2)
+        busy(d, A, decision.address, now=3.0)
+        source = d.decide(request(), 3.0).pull.slot
+        assert source == slot if waiting else source == decision.slot  # so that the drain ends
 
 
 @pytest.mark.parametrize(
@@ -251,13 +266,13 @@ def test_the_source_is_the_soonest_of_those_with_the_longest_prefix():
         table = EndpointTable()
         table.replace("t", [endpoint(f"10.0.1.{n}:80") for n in range(count)])
         sources, slots = Sources(table), np.arange(count)
-        sources._free_at = {n: float(draw.exponential(0.3)) for n in range(count) if n % 2}
+        sources._free_at = {n: float(draw.exponential(0.3)) for n in range(1, count)}
         groups, held = draw.integers(-1, 3, count), draw.integers(0, 9, count) * 200.0
-        answers = draw.choice([0.5, 0.95, 1.0], count)
+        table.pull_group[:count] = groups
         ready = np.where(draw.random(count) < 0.3, 0.0, held)  # the others' prefill is not done
-        found = sources.offers(slots, groups, held, ready.item, answers, 10_000.0, 0.0)
+        found = sources.offers(slots, groups, held, slots, held, ready.item, 10_000.0, 0.0)
         for at in range(count):
-            peers = [n for n in range(count) if groups[n] == groups[at] >= 0 and answers[n] >= 0.9]
+            peers = [n for n in range(count) if groups[n] == groups[at] >= 0]
             most = max((ready[n] for n in peers), default=0.0)
             soonest = [
                 (sources._free_at.get(n, 0.0), n)

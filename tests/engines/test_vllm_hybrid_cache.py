@@ -70,13 +70,14 @@ def test_cached_prefixes_of_a_model_with_sliding_windows_are_estimated(
     assert abs(believed - found) <= 0.01 * points
 
 
+@pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("kind", PROMPTS)
 def test_what_an_engine_with_a_recurrent_state_resumes_is_estimated(
-    kind: str, tmp_path: Path
+    kind: str, seed: int, tmp_path: Path
 ) -> None:
     script = Path(__file__).with_name("vllm_recurrent.py")
     subprocess.run(
-        [PYTHON, script, kind, tmp_path / "served", "1", str(PROMPTS[kind])],
+        [PYTHON, script, kind, tmp_path / "served", str(seed), str(PROMPTS[kind])],
         env=os.environ | QUIET,
         check=True,
         timeout=1700,

@@ -18,6 +18,7 @@ from laar.core.decision import DirectorSettings
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.filters import awake, reachable, unless_none, unsaturated
 from laar.core.modes import Refused
+from laar.core.pulls import SURE
 from laar.core.request import GENERATES, Api, Request
 from laar.core.roundtrip import KEPT_OPEN_S, fresh_rtt
 from laar.errors import RequestError
@@ -46,7 +47,8 @@ class Group:
         health: health's version at that time.
         standing: the health of the candidates.
         prefillers: the endpoints that may prefill for them; None if there are none.
-        pulls: the group within which each candidate may pull KV; None if no two may.
+        pulls: the group within which each candidate may pull KV; None if none may.
+        sources: the endpoints to pull from, even if they are saturated or drain.
         weights: key under which the name's prefixes are cached (`EndpointTable.weights`).
         on_trial: the last candidate is excluded, and the request would be its trial.
         plain: the group without modes; None if this is one.
@@ -68,6 +70,7 @@ class Group:
     standing: Standing
     prefillers: Prefillers | None = None
     pulls: Slots | None = None
+    sources: Slots = field(default_factory=lambda: np.empty(0, np.intp))
     weights: str = ""
     on_trial: bool = False
     plain: Group | None = None
@@ -134,6 +137,7 @@ class Candidates:
         if generates is not None and (not model or model in self._aliases):
             able = unless_none(able, table.generates[able] == generates)
         prefillers = able[table.prefills[able]]
+        sources = able[table.pull_group[able] >= 0]
         able = able[table.takes[able]]
         if not len(able):
             raise RequestError(
@@ -175,9 +179,9 @@ class Candidates:
         )
         if len(prefillers):
             group.prefillers = self._prefillers(group, prefillers, now)
-        pulls = table.pull_group[slots]
-        if np.count_nonzero(pulls >= 0) > 1:
-            group.pulls = pulls
+        if len(sources) > 1:
+            sources, answers = self._answering(group, sources, now)
+            group.pulls, group.sources = table.pull_group[slots], sources[answers >= SURE]
         return group
 
     def _names(self, slots: Slots) -> list[str]:
@@ -187,20 +191,24 @@ class Candidates:
     def _prefillers(self, group: Group, slots: Slots, now: float) -> Prefillers | None:
         """Return the endpoints that may prefill; if none may, no request is split."""
         table = self._table
-        slots = slots[reachable(table, slots) & awake(table, slots, now)]
         slots = slots[unsaturated(table, slots, self._max_waiting, now)]
+        slots, answers = self._answering(group, slots, now)
+        if not len(slots):
+            return None
+        own, kv_group = table.kv_group[group.slots], table.kv_group[slots]
+        own[~(table.fetches[group.slots] & np.isin(own, kv_group))] = -1
+        return Prefillers(slots=slots, kv_group=kv_group, kv_group_of=own, answers=answers)
+
+    def _answering(self, group: Group, slots: Slots, now: float) -> tuple[Slots, Floats]:
+        """Return those of some endpoints that are up and healthy, and P(it answers) of each."""
+        slots = slots[reachable(self._table, slots) & awake(self._table, slots, now)]
         standing = standing_of(
             self._health.records, slots.tolist(), self._names(slots), now, optional=True
         )
         group.until = min(group.until, standing.until)
         if standing.kept is not None:
             slots = slots[standing.kept]
-        if not len(slots):
-            return None
-        answers = np.ones(len(slots)) if standing.answers is None else standing.answers
-        own, kv_group = table.kv_group[group.slots], table.kv_group[slots]
-        own[~(table.fetches[group.slots] & np.isin(own, kv_group))] = -1
-        return Prefillers(slots=slots, kv_group=kv_group, kv_group_of=own, answers=answers)
+        return slots, np.ones(len(slots)) if standing.answers is None else standing.answers
 
     def with_modes(self, group: Group, api: Api, measured: Collection[str]) -> Group:
         """Return the group in which each endpoint is also a candidate in each of its modes.

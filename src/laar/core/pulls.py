@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
+from laar.core.endpoints import EndpointTable, Floats, Slots
 
 if TYPE_CHECKING:
     from laar.core.interfaces import View
@@ -25,11 +25,17 @@ _START_S = 0.025
 """Seconds before the first block arrives: llm-d reports 35 ms for 2,000 tokens, and 235 ms for
 48,000."""
 
-_BLOCK_TOKENS = 256
+BLOCK_TOKENS = 256
 """The largest block of laar's index: fewer tokens are no difference between two endpoints."""
 
-_SURE = 0.9
+SURE = 0.9
 """Minimum probability that a source answers."""
+
+_LINGER_S = 10.0
+"""Seconds after a pull for which a source that drains is kept, for the conversations it had."""
+
+_ENOUGH, _LOOKS = 8, 64
+"""Sources among which the soonest is sought, and how many are looked at to find them."""
 
 _GAIN = 0.2
 _LEAST, _MOST = 0.05, 50.0
@@ -110,8 +116,9 @@ class Sources:
         slots: Slots,
         groups: Slots,
         held_tokens: Floats,
+        sources: Slots,
+        shown_tokens: Floats,
         computed: Callable[[int], float],
-        answers: Floats | None,
         tokens_per_s: float,
         now: float,
     ) -> Pulls | None:
@@ -123,37 +130,49 @@ class Sources:
             slots: the candidates.
             groups: the group within which each may pull (`EndpointTable.pull_group`); -1 for none.
             held_tokens: tokens of the prompt that each has cached, or will have.
-            computed: returns how many of them the candidate at a position has computed.
-            answers: P(it answers) of each; None means 1.
+            sources: the slots to pull from.
+            shown_tokens: tokens of the prompt that each of these has cached, or will have.
+            computed: returns how many of them the source in a slot has computed.
             tokens_per_s: rate of a pull until the source's is learned.
             now: the current time.
         """
-        may: Mask = groups >= 0
-        if answers is not None:
-            may &= answers >= _SURE
-        none = np.zeros(len(slots))
+        table, none = self._table, np.zeros(len(slots))
         found = Pulls(sources=np.full(len(slots), -1), tokens=none, seconds=none.copy())
-        for group in np.unique(groups[may]).tolist():
-            ready, most = dict[int, float](), 0.0
-            members = (may & (groups == group)).nonzero()[0].tolist()
-            for at in sorted(members, key=held_tokens.item, reverse=True):
-                if held_tokens.item(at) <= max(_BLOCK_TOKENS, most - _BLOCK_TOKENS):
-                    break
-                ready[at] = computed(at)
-                most = max(most, ready[at])
-            if most <= _BLOCK_TOKENS:
+        of, load = table.pull_group[sources], table.in_flight[sources]
+        if table.draining:  # the last choice, so that the drain ends
+            load[np.isin(sources, table.draining)] = math.inf
+        for group in np.unique(groups[groups >= 0]).tolist():
+            of_group = groups == group
+            least = held_tokens[of_group].min() + BLOCK_TOKENS
+            some = ((of == group) & (shown_tokens > least - BLOCK_TOKENS)).nonzero()[0]
+            if shown_tokens[some].max(initial=0.0) <= least:
                 continue
-            near = [at for at, tokens in ready.items() if tokens >= most - _BLOCK_TOKENS]
-            full_s, load = _START_S + most / tokens_per_s, self._table.in_flight
-            times = ((*self._times(slots.item(at), now), at) for at in near)
-            wait_s, pace, source = min(
-                times, key=lambda of: (of[0] + of[1] * full_s, load.item(slots.item(of[2])))
+            free_at = [self._free_at.get(slot, now) for slot in sources[some].tolist()]
+            longest = -shown_tokens[some] // BLOCK_TOKENS
+            order = np.lexsort((load[some], np.maximum(free_at, now), longest))
+            near, most = list[tuple[float, int]](), least
+            for at in some[order][:_LOOKS].tolist():
+                if len(near) < _ENOUGH and shown_tokens.item(at) >= most - BLOCK_TOKENS:
+                    near.append((computed(sources.item(at)), at))
+                    most = max(most, near[-1][0])
+                    near = [has for has in near if has[0] >= most - BLOCK_TOKENS]
+            if most <= least:
+                continue
+            full_s = _START_S + most / tokens_per_s
+            times = ((*self._times(sources.item(at), now), at, ready) for ready, at in near)
+            wait_s, pace, source, ready = min(
+                times, key=lambda of: (of[0] + of[1] * full_s, load.item(of[2]))
             )
-            missing = ready[source] - held_tokens
-            to = (groups == group) & (missing > _BLOCK_TOKENS)
-            found.sources[to], found.tokens[to] = slots[source], missing[to]
+            missing = ready - held_tokens
+            to = of_group & (missing > BLOCK_TOKENS)
+            found.sources[to], found.tokens[to] = sources[source], missing[to]
             found.seconds[to] = wait_s + pace * (_START_S + missing[to] / tokens_per_s)
         return found if np.count_nonzero(found.tokens) else None
+
+    def has_drained(self, slot: int, now: float) -> bool:
+        """Return whether nothing runs at an endpoint that drains, and nothing is pulled from it."""
+        used_at = self._free_at.get(slot, -math.inf)
+        return self._table.in_flight.item(slot) <= 0.0 and now - used_at > _LINGER_S
 
     def begin(self, pull: Pull, now: float) -> None:
         """Count a pull at its source, whose pulls share its bandwidth."""

@@ -18,7 +18,7 @@ from laar.core.apart import Apart, may_be_apart
 from laar.core.candidates import Group
 from laar.core.endpoints import Floats, Slots
 from laar.core.interfaces import View
-from laar.core.pulls import Pulls
+from laar.core.pulls import BLOCK_TOKENS, Pulls
 from laar.core.request import Request
 from laar.core.roundtrip import FIRST_FLIGHT_BYTES
 
@@ -184,18 +184,18 @@ def _pulls(
     now: float,
 ) -> tuple[Floats, Pulls | None]:
     """Return each slot's share without pulls in progress, and what candidates may pull."""
-    slots, shares = group.slots, match.shares.copy()
-    tokens = match.tokens[chooser.table.model_id[slots]]
+    slots, sources, shares = group.slots, group.sources, match.shares.copy()
+    tokens = match.tokens[chooser.table.model_id]
     for slot in prefixes.index.pulling(now):
-        shares[slot] = prefixes.without_pulls(slot, match.chain, shares.item(slot))
+        if shares.item(slot) * tokens.item(slot) > BLOCK_TOKENS:
+            shares[slot] = prefixes.without_pulls(slot, match.chain, shares.item(slot))
 
-    def computed(at: int) -> float:
-        slot = slots.item(at)
-        return prefixes.computed(slot, match.chain, shares.item(slot)) * tokens.item(at)
+    def computed(slot: int) -> float:
+        return prefixes.computed(slot, match.chain, shares.item(slot)) * tokens.item(slot)
 
-    rate, answers = chooser.settings.transfer_tokens_per_s, group.standing.answers
-    held_tokens = shares[slots] * tokens
-    offers = chooser.sources.offers(slots, groups, held_tokens, computed, answers, rate, now)
+    held, shown = shares[slots] * tokens[slots], shares[sources] * tokens[sources]
+    rate = chooser.settings.transfer_tokens_per_s
+    offers = chooser.sources.offers(slots, groups, held, sources, shown, computed, rate, now)
     return shares, offers
 
 

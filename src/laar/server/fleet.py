@@ -229,12 +229,12 @@ class FleetState:
         for slot in table.draining:
             spec, is_gone = table.spec(slot), table.failures[slot] >= MAX_FAILURES
             if spec.address == address and (is_gone or spec.metrics_url == ""):  # it has no page
-                self._leave_out_idle(slot)
+                self._leave_out_idle(slot, now)
 
-    def _leave_out_idle(self, slot: int) -> None:
-        """Remove a draining endpoint, if nothing of this picker's runs there any more."""
+    def _leave_out_idle(self, slot: int, now: float) -> None:
+        """Remove a draining endpoint, if nothing of this picker's needs it any more."""
         spec, before = self._table.spec(slot), self._table.specs()
-        if self._table.in_flight[slot] <= 0.0:
+        if self._picker.director.sources.has_drained(slot, now):
             self._table.leave_out(spec.key)
             self._forget_who_left(before)
             _LOG.info("%s has drained and may be stopped", spec.key)
@@ -261,7 +261,7 @@ class FleetState:
             self._picker.reading(key, reading)
             # Its own page, read since it drains, shows the requests of all pickers.
             if slot in self._table.draining and reading.waiting + reading.running <= 0.0:
-                self._leave_out_idle(slot)
+                self._leave_out_idle(slot, now)
 
     def _report_idle(self, key: str, reading: Reading, *, is_idle: bool) -> None:
         problem, usage = None, reading.kv_usage

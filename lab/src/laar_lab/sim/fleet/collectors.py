@@ -97,6 +97,9 @@ class Collectors:
                 if starts > before:
                     director.prefixes.restarted(slot)
                 director.prefixes.set_capacity(slot, reading.capacity_tokens)
+            is_idle = slot in director.table.draining and load.waiting + load.running <= 0.0
+            if is_idle and director.sources.has_drained(slot, self._clock.now):
+                director.table.leave_out(name)
         for on_reading in self.on_reading:
             on_reading()
 

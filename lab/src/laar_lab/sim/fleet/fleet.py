@@ -246,9 +246,12 @@ class VirtualFleet:
         self.directors[exchange.picker].settle(exchange.decision, end)
         self._touched(exchange.picker)
 
-    def discover(self, names: Iterable[str]) -> None:
+    def discover(self, names: Iterable[str], draining: Sequence[str] = ()) -> None:
         """Set the discovered endpoints; removed ones finish the requests they have."""
-        specs = [endpoint_of(self._sites[name], self.settings) for name in names]
+        specs = [
+            endpoint_of(self._sites[name], self.settings, drains=name in draining)
+            for name in (*names, *draining)
+        ]
         for director in self.directors:
             director.table.replace("lab", specs)
 

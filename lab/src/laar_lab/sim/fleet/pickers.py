@@ -8,7 +8,7 @@ from laar.core.decision import DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.interfaces import Assessor
-from laar.core.membership import PULL_LABEL, ROLE_LABEL, EndpointSpec, Way
+from laar.core.membership import DRAIN_LABEL, PULL_LABEL, ROLE_LABEL, EndpointSpec, Way
 from laar.core.policy import Policy
 from laar.errors import SettingError, unknown
 from laar.health import Health
@@ -69,9 +69,11 @@ def build_picker(
     )
 
 
-def endpoint_of(site: Site, settings: FleetSettings) -> EndpointSpec:
+def endpoint_of(site: Site, settings: FleetSettings, *, drains: bool = False) -> EndpointSpec:
     """Return a site's specification, as discovery would report it."""
     labels = {ROLE_LABEL: site.role} if site.role else {}
+    if drains:
+        labels[DRAIN_LABEL] = "true"
     if settings.pulls == "by-cost":
         labels[PULL_LABEL] = "true"
     way = Way(tls=site.link.tls)
