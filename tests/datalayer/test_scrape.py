@@ -78,7 +78,19 @@ PORTS = {EVENTS_LABEL: "5557", REPLAY_LABEL: "5558"}
             {"kv_events_config": '{"publisher": "zmq", "endpoint": "tcp://*:5557"}'},
             {EVENTS_LABEL: "5557"},
         ),
-        ({"kv_events_config": "{"}, {}),
+        (
+            {
+                "kv_events_config": '{"publisher": "zmq"}',
+                "kv_events": {
+                    "publisher": "zmq",
+                    "endpoint_host": "*",
+                    "endpoint_port_base": 5557,
+                    "replay_endpoint_port_base": 5558,
+                },
+            },
+            PORTS,
+        ),
+        ({"kv_events": None, "kv_events_config": "{"}, {}),
         ({"0": [LIVE]}, {}),
         ({"9" * 5000: LIVE}, {}),
         ({}, {}),

@@ -184,6 +184,7 @@ def _event(raw: Any, groups: Groups) -> Event | None:
     if isinstance(raw.get("lora_name"), dict):  # SGLang's metadata, before events were maps
         raw |= raw.pop("lora_name")
     size, ids = raw.get("block_size"), raw.get("token_ids")
+    ids = np.array(ids if isinstance(ids, list) else [], np.uint32)
     adapter, session = raw.get("lora_name"), raw.get("session_id")
     if not isinstance(adapter, str):
         adapter = None if raw.get("lora_id") is None else str(raw["lora_id"])
@@ -193,7 +194,7 @@ def _event(raw: Any, groups: Groups) -> Event | None:
     return Stored(
         hashes=hashes,
         parent=parent if isinstance(parent, int | bytes) else None,
-        ids=np.array(ids if isinstance(ids, list) else [], np.uint32).reshape(-1),
+        ids=ids[:, 0] if ids.ndim == 2 else ids.reshape(-1),  # for EAGLE, SGLang publishes pairs
         block_size=size if isinstance(size, int) and 0 < size < 1 << 20 else 0,
         adapter=adapter or "",
         extra=extra,

@@ -95,7 +95,7 @@ ENGINES: Mapping[str, EngineNames] = {
         refused=(b"vllm:admission_rejections_total", b'reason="max_num_queued_'),
         awake=(b"vllm:engine_sleep_state", b'sleep_state="awake"'),
         rank=b"engine",
-        events_path="/kv_event_sources",  # from 0.33
+        events_path="/kv_event_sources",
     ),
     # Each scheduler of a group may report, and so may each priority besides the total (`_once`).
     "sglang": EngineNames(

@@ -156,12 +156,12 @@ class Scraper(Visits):
 def events_labels(said: Mapping[str, object]) -> dict[str, str]:
     """Return what labels would tell of an engine's KV events, as the engine describes them.
 
-    vLLM lists its ranks, SGLang has its command's JSON. Only the ports are used: the engine's own
-    host publishes, and no reply can make laar connect to another.
+    vLLM lists its ranks, SGLang the ports of its first one, or just its command's JSON. Only the
+    ports are used: the engine's own host publishes, and no reply can make laar connect to another.
     """
     ranks = {int(key): of for key, of in said.items() if _is_number(key)}
     rank = min(ranks, default=0)
-    of = ranks.get(rank, said.get("kv_events_config"))
+    of = ranks.get(rank, said.get("kv_events") or said.get("kv_events_config"))
     if isinstance(of, str):
         with suppress(ValueError):
             of = orjson.loads(of)
@@ -171,7 +171,7 @@ def events_labels(said: Mapping[str, object]) -> dict[str, str]:
         return {}
     found = {}
     for label, member in ((EVENTS_LABEL, "endpoint"), (REPLAY_LABEL, "replay_endpoint")):
-        port = str(of.get(member)).rpartition(":")[2]
+        port = str(of.get(f"{member}_port_base", of.get(member))).rpartition(":")[2]
         if _is_number(port):
             found[label] = str(int(port) - rank)  # ranks use consecutive ports
     return found if EVENTS_LABEL in found else {}

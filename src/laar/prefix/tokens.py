@@ -145,6 +145,7 @@ class _Held:
     states: set[int | bytes] | None = None  # blocks with a state; None if it keeps none
     resumed_at: set[int] = field(default_factory=set)  # those of `own`
     copies: dict[int | bytes, int] = field(default_factory=dict)  # extra copies of the same block
+    twins: dict[int, int] = field(default_factory=dict)  # more names of blocks that seem the same
     slower: dict[int | bytes, int] = field(default_factory=dict)  # tiers by engine name, a bit each
     late: deque[tuple[str, Chain]] = field(default_factory=lambda: deque(maxlen=_MAX_LATE))
 
@@ -232,14 +233,15 @@ class TokenBlocks:
                 self.tiers.note(slot, hash_, 0)
                 continue
             holders = self._holders.get(hash_, 0)
-            if holders & bit:
-                continue  # the engine tells apart blocks that look alike in its events
             held.own[name] = hash_
+            self.blocks += 1
+            if holders & bit:  # its name depends on more, such as the tokens that follow
+                held.twins[hash_] = held.twins.get(hash_, 0) + 1
+                continue
             if held.states is not None and name in held.states:
                 held.resumed_at.add(hash_)
             self._holders[hash_] = holders | bit
             self._parents[hash_] = before
-            self.blocks += 1
         if event.session in self._expected:
             while held.late and held.late.popleft()[0] != event.session:
                 pass  # events come in order, so an earlier request stored nothing
@@ -273,9 +275,13 @@ class TokenBlocks:
                 del held.copies[name]
             else:
                 held.slower.pop(name, None)
-                hash_ = held.own.pop(name, None)
-                held.resumed_at.discard(hash_ or 0)
-                self._forget(slot, hash_)
+                hash_ = held.own.pop(name, 0)
+                if twins := held.twins.pop(hash_, 0):
+                    held.twins |= {hash_: twins - 1} if twins > 1 else {}
+                    self.blocks -= 1
+                elif hash_:
+                    held.resumed_at.discard(hash_)
+                    self._forget(slot, hash_)
                 continue
             if tiers := held.slower.get(name, 0):
                 on_device = copies > tiers.bit_count()
@@ -305,8 +311,9 @@ class TokenBlocks:
         held = self._slots.get(slot)
         if held is None:
             return
-        for hash_ in held.own.values():
+        for hash_ in set(held.own.values()):
             self._forget(slot, hash_)
+        self.blocks -= sum(held.twins.values())
         self._slots[slot] = held.emptied()
 
     def keeps_states(self, slot: int) -> bool:
@@ -327,9 +334,7 @@ class TokenBlocks:
             held = self._slots[slot] = _Held(model)
         return held
 
-    def _forget(self, slot: int, hash_: int | None) -> None:
-        if hash_ is None:
-            return
+    def _forget(self, slot: int, hash_: int) -> None:
         self.blocks -= 1
         self.tiers.note(slot, hash_, 0)
         left = self._holders[hash_] & ~(1 << slot)
