@@ -270,7 +270,7 @@ def test_the_source_is_the_soonest_of_those_with_the_longest_prefix():
         groups, held = draw.integers(-1, 3, count), draw.integers(0, 9, count) * 200.0
         table.pull_group[:count] = groups
         ready = np.where(draw.random(count) < 0.3, 0.0, held)  # the others' prefill is not done
-        found = sources.offers(slots, groups, held, slots, held, ready.item, 10_000.0, 0.0)
+        found = sources.offers(slots, groups, slots, held, ready.item, 10_000.0, 0.0)
         for at in range(count):
             peers = [n for n in range(count) if groups[n] == groups[at] >= 0]
             most = max((ready[n] for n in peers), default=0.0)

@@ -47,8 +47,7 @@ class Group:
         health: health's version at that time.
         standing: the health of the candidates.
         prefillers: the endpoints that may prefill for them; None if there are none.
-        pulls: the group within which each candidate may pull KV; None if none may.
-        sources: the endpoints to pull from, even if they are saturated or drain.
+        sources: the endpoints to pull KV from, even if they are saturated or drain.
         weights: key under which the name's prefixes are cached (`EndpointTable.weights`).
         on_trial: the last candidate is excluded, and the request would be its trial.
         plain: the group without modes; None if this is one.
@@ -69,7 +68,6 @@ class Group:
     health: int
     standing: Standing
     prefillers: Prefillers | None = None
-    pulls: Slots | None = None
     sources: Slots = field(default_factory=lambda: np.empty(0, np.intp))
     weights: str = ""
     on_trial: bool = False
@@ -181,7 +179,7 @@ class Candidates:
             group.prefillers = self._prefillers(group, prefillers, now)
         if len(sources) > 1:
             sources, answers = self._answering(group, sources, now)
-            group.pulls, group.sources = table.pull_group[slots], sources[answers >= SURE]
+            group.sources = sources[answers >= SURE]
         return group
 
     def _names(self, slots: Slots) -> list[str]:
@@ -249,10 +247,6 @@ class Candidates:
             )
             if (of_all := group.prefillers) is not None:
                 found.prefillers = replace(of_all, kv_group_of=of_all.kv_group_of[at])
-            if group.pulls is not None:
-                found.pulls = group.pulls[at]
-                alone = [number for number, mode in table.modes.items() if mode.own_prefix]
-                found.pulls[np.isin(found.model_id, alone)] = -1
         group.moded[api] = found
         return found
 
@@ -281,7 +275,6 @@ class Candidates:
             wire_s=np.append(group.wire_s, wire_s),
             standing=standing,
             prefillers=prefillers,
-            pulls=None if group.pulls is None else np.append(group.pulls, -1),
             on_trial=True,
         )
 

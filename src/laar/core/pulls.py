@@ -115,9 +115,8 @@ class Sources:
         self,
         slots: Slots,
         groups: Slots,
-        held_tokens: Floats,
         sources: Slots,
-        shown_tokens: Floats,
+        tokens: Floats,
         computed: Callable[[int], float],
         tokens_per_s: float,
         now: float,
@@ -129,14 +128,14 @@ class Sources:
         Args:
             slots: the candidates.
             groups: the group within which each may pull (`EndpointTable.pull_group`); -1 for none.
-            held_tokens: tokens of the prompt that each has cached, or will have.
             sources: the slots to pull from.
-            shown_tokens: tokens of the prompt that each of these has cached, or will have.
+            tokens: tokens of the prompt that each slot has cached, or will have.
             computed: returns how many of them the source in a slot has computed.
             tokens_per_s: rate of a pull until the source's is learned.
             now: the current time.
         """
         table, none = self._table, np.zeros(len(slots))
+        held_tokens, shown_tokens = tokens[slots], tokens[sources]
         found = Pulls(sources=np.full(len(slots), -1), tokens=none, seconds=none.copy())
         of, load = table.pull_group[sources], table.in_flight[sources]
         if table.draining:  # the last choice, so that the drain ends

@@ -73,9 +73,9 @@ def view_of(
     else:
         chain, by_model, shares = match.chain, match.tokens, match.shares
         demand, again, fetched = match.demand, match.again, match.fetched
-        if prefixes is not None and group.pulls is not None and group.prefillers is None:
+        if prefixes is not None and len(group.sources) and group.prefillers is None:
             try:
-                shares, pulls = _pulls(chooser, prefixes, match, group, group.pulls, now)
+                shares, pulls = _pulls(chooser, prefixes, match, group, now)
             except Exception:  # noqa: BLE001
                 reason = chooser.degraded.degraded("prefixes")
             pulls = pulls if may_be_apart(request) else None
@@ -176,16 +176,15 @@ def view_of(
 
 
 def _pulls(
-    chooser: Chooser,
-    prefixes: PrefixBeliefs,
-    match: PrefixMatch,
-    group: Group,
-    groups: Slots,
-    now: float,
+    chooser: Chooser, prefixes: PrefixBeliefs, match: PrefixMatch, group: Group, now: float
 ) -> tuple[Floats, Pulls | None]:
     """Return each slot's share without pulls in progress, and what candidates may pull."""
-    slots, sources, shares = group.slots, group.sources, match.shares.copy()
-    tokens = match.tokens[chooser.table.model_id]
+    table, slots, shares = chooser.table, group.slots, match.shares.copy()
+    groups, tokens = table.pull_group[slots], match.tokens[table.model_id]
+    if alone := [number for number, mode in table.modes.items() if mode.own_prefix]:
+        groups[np.isin(group.model_id, alone)] = -1
+    if group.on_trial:
+        groups[-1] = -1
     for slot in prefixes.index.pulling(now):
         if shares.item(slot) * tokens.item(slot) > BLOCK_TOKENS:
             shares[slot] = prefixes.without_pulls(slot, match.chain, shares.item(slot))
@@ -193,10 +192,8 @@ def _pulls(
     def computed(slot: int) -> float:
         return prefixes.computed(slot, match.chain, shares.item(slot)) * tokens.item(slot)
 
-    held, shown = shares[slots] * tokens[slots], shares[sources] * tokens[sources]
-    rate = chooser.settings.transfer_tokens_per_s
-    offers = chooser.sources.offers(slots, groups, held, sources, shown, computed, rate, now)
-    return shares, offers
+    rate, held = chooser.settings.transfer_tokens_per_s, shares * tokens
+    return shares, chooser.sources.offers(slots, groups, group.sources, held, computed, rate, now)
 
 
 def _own_prefixes(

@@ -71,19 +71,18 @@ class Groups:
     attends_to_all: bool = False
     states: int | None = None
 
-    def kind(self, raw: Mapping[str, Any]) -> str:
-        """Return what an event is about: `BLOCK`, `STATE`, or "" if its group is not tracked."""
+    def is_state(self, raw: Mapping[str, Any]) -> bool | None:
+        """Return whether an event is about states, not blocks; None if its group is not tracked."""
         group, kind = raw.get("group_idx") or 0, raw.get("kv_cache_spec_kind")
         if kind in _WHOLE and not self.attends_to_all:
             self.counted, self.attends_to_all = group, True
         if kind in _STATES and self.states is None:
             self.states = group
         if group == self.states:
-            return STATE if kind in (*_STATES, None, "unknown") else ""
-        return BLOCK if group == self.counted and kind in _FOLLOWED else ""
+            return True if kind in (*_STATES, None, "unknown") else None
+        return False if group == self.counted and kind in _FOLLOWED else None
 
 
-BLOCK, STATE = "block", "state"
 _STATES = ("mamba",)
 """vLLM's kinds of layer groups with a recurrent state."""
 _WHOLE = ("full_attention", "mla_attention", "sink_full_attention")
@@ -165,7 +164,7 @@ def _event(raw: Any, groups: Groups) -> Event | None:
     if kind not in ("BlockStored", "BlockRemoved"):
         return None
     tier = _TIERS.get(str(raw.get("medium") or _MEDIUM).upper())
-    if tier is None or not (tracked := groups.kind(raw)):
+    if tier is None or (is_state := groups.is_state(raw)) is None:
         return None
     if raw.get("locality") == "REMOTE":
         tier = FAR
@@ -178,9 +177,9 @@ def _event(raw: Any, groups: Groups) -> Event | None:
     if len(hashes) > MAX_BLOCKS:
         raise ValueError(f"{kind} of more than {MAX_BLOCKS} blocks")
     if kind == "BlockRemoved":
-        return Removed(hashes, tier, tracked == STATE)
-    if tier or not hashes or tracked == STATE:
-        return Stored(hashes=hashes, tier=tier, is_state=tracked == STATE)
+        return Removed(hashes, tier, is_state)
+    if tier or not hashes or is_state:
+        return Stored(hashes=hashes, tier=tier, is_state=is_state)
     if isinstance(raw.get("lora_name"), dict):  # SGLang's metadata, before events were maps
         raw |= raw.pop("lora_name")
     size, ids = raw.get("block_size"), raw.get("token_ids")

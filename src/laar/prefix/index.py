@@ -90,7 +90,6 @@ class _Cache:
     by_age: OrderedDict[int, _Use] = field(default_factory=OrderedDict)
     missed: array[int] | None = None  # the prompt of a miss that no second one has confirmed
     missed_stamp: int = 0  # stamp of the use that had proven that prompt
-    pulls: dict[int, float] = field(default_factory=dict)  # until when claimed prompts are pulled
 
 
 @dataclass(slots=True, eq=False)
@@ -162,7 +161,7 @@ class PrefixIndex:
         """Bytes of prompt that each slot's engine can cache, shape ``(slots,)``; read only."""
         self.oldest_at = np.zeros(slots)
         """Last use of the prompt that a slot would evict first, shape ``(slots,)``; read only."""
-        self._pulling = set[int]()  # slots to which prompts are pulled
+        self._pulls: dict[tuple[int, int], float] = {}  # until when a slot's claims are pulled
         self._stamp = 0
         self.now = 0.0
         """Time of the latest entry; read only."""
@@ -264,23 +263,21 @@ class PrefixIndex:
 
         Without those `pulled`, if so given.
         """
-        cache, hashes = self._caches[slot], chain.hashes
-        claims = [c for stamp, c in cache.claims.items() if pulled or stamp not in cache.pulls]
-        return chain.fraction(max((shared_blocks(claim, hashes) for claim in claims), default=0))
+        shared = (
+            shared_blocks(claim, chain.hashes)
+            for stamp, claim in self._caches[slot].claims.items()
+            if pulled or (slot, stamp) not in self._pulls
+        )
+        return chain.fraction(max(shared, default=0))
 
     def pulled(self, receipt: Receipt, until: float) -> None:
         """Record that a prompt is pulled from another engine, and cached only at a later time."""
-        receipt._cache.pulls[receipt._stamp] = until
-        self._pulling.add(receipt.slot)
+        self._pulls[receipt.slot, receipt._stamp] = until
 
-    def pulling(self, now: float) -> list[int]:
+    def pulling(self, now: float) -> set[int]:
         """Return the slots to which prompts are being pulled."""
-        for slot in list(self._pulling):
-            cache = self._caches[slot]
-            cache.pulls = {s: at for s, at in cache.pulls.items() if at > now and s in cache.claims}
-            if not cache.pulls:
-                self._pulling.discard(slot)
-        return list(self._pulling)
+        self._pulls = {of: until for of, until in self._pulls.items() if until > now}
+        return {slot for slot, _ in self._pulls}
 
     def proven(self, slot: int, chain: Chain) -> float:
         """Return the share of the prompt, in 0..1, that the slot has certainly computed."""
