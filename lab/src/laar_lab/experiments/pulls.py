@@ -123,7 +123,8 @@ def run_one(world: World, rule: Rule, seed: int) -> dict[str, float]:
     ]
     fleet = VirtualFleet(sites, FleetSettings(pulls=rule), seed=seed)
     names = [site.name for site in sites]
-    operation = Operation(fleet, names, world.before, generator(seed, "operation"), drains=True)
+    operation = Operation(fleet, names, world.before, generator(seed, "operation"))
+    operation.drains = True
     operation.scale(MOVES_S, world.after, COUNTED_S)
     ttft, pulled, cached, prompt_tokens = [], 0, 0, 0
 

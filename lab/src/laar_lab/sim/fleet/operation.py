@@ -4,8 +4,7 @@
   until its process is up again, with an empty cache.
 * A deployment replaces the endpoints one by one. A new one with an empty cache joins; an old one
   leaves the list, finishes its requests within a grace period, and restarts as the next to join.
-* Scaling adds endpoints with empty caches, or removes the last ones as above; if asked to, they
-  are labelled to drain during the grace period instead of being taken off the list.
+* Scaling adds endpoints with empty caches, or removes the last ones as above.
 """
 
 from __future__ import annotations
@@ -25,30 +24,24 @@ class Operation:
         names: all possible endpoints; a deployment needs one more than are listed at any time.
         listed: number of endpoints listed at the beginning.
         rng: chooses the endpoints that crash.
-        drains: whether endpoints that leave drain first.
 
     Attributes:
         listed_s: endpoint seconds in total, up to the last call of `measure`.
+        drains: whether endpoints that leave are listed as draining for the grace period.
 
     Raises:
         SettingError: there are fewer names than endpoints to list.
     """
 
     def __init__(
-        self,
-        fleet: VirtualFleet,
-        names: Sequence[str],
-        listed: int,
-        rng: random.Random,
-        *,
-        drains: bool = False,
+        self, fleet: VirtualFleet, names: Sequence[str], listed: int, rng: random.Random
     ) -> None:
         if not 0 < listed <= len(names):
             raise SettingError(f"{listed} of {len(names)} endpoints can't be listed")
         self._fleet, self._rng = fleet, rng
         self._listed = list(names[:listed])
         self._spare = list(names[listed:])
-        self._drains, self._draining = drains, list[str]()
+        self.drains, self._draining = False, list[str]()
         self.listed_s = 0.0
         self._measured_at = 0.0
         fleet.discover(self._listed)
@@ -101,7 +94,7 @@ class Operation:
     def _leave(self, name: str, grace_s: float) -> None:
         self.measure()
         self._listed.remove(name)
-        self._draining += [name] if self._drains else []
+        self._draining += [name] if self.drains else []
         self._fleet.discover(self._listed, self._draining)
         # Just before the next replacement, so that this endpoint can join for it.
         self._fleet.clock.later(self._fleet.clock.now + 0.99 * grace_s, self._restart, name)

@@ -72,8 +72,7 @@ def build_picker(
 def endpoint_of(site: Site, settings: FleetSettings, *, drains: bool = False) -> EndpointSpec:
     """Return a site's specification, as discovery would report it."""
     labels = {ROLE_LABEL: site.role} if site.role else {}
-    if drains:
-        labels[DRAIN_LABEL] = "true"
+    labels |= {DRAIN_LABEL: "true"} if drains else {}
     if settings.pulls == "by-cost":
         labels[PULL_LABEL] = "true"
     way = Way(tls=site.link.tls)
