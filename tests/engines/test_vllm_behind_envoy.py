@@ -254,7 +254,7 @@ async def test_every_answer_equals_the_answer_of_the_engine(shape, gateway, engi
         for method, path, body in asked:
             direct = told(await exchange(behind.http, engines[0].url, method, path, body, {}))
             ours = told(await exchange(behind.http, behind.url, method, path, body, {}))
-            refused = ours[0] == direct[0] == 400 and b'"reason":"bad-request"' in ours[2]
+            refused = ours[0] == direct[0] == 400 and b'"bad-request"' in ours[2]
             if ours != direct and not refused:  # laar itself refuses bodies that are not objects
                 differ.append((method, path, str(body)[:150], direct, ours))
         status, _, card = await exchange(behind.http, behind.url, "GET", "/v1/models/tiny", b"", {})

@@ -379,20 +379,22 @@ def test_nothing_is_learned_from_foreign_sessions_or_skipped_blocks() -> None:
 
 def test_a_cyclic_chain_of_blocks_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """The hash is not cryptographic, so a client may search for token ids that make a cycle."""
-    found = iter([1, 2, 3, 2, 5])  # the root's hash, and then those of the blocks
+    found = iter([1, 3, 1, 2, 3, 2, 5])  # the hashes of roots (1) and blocks
     monkeypatch.setattr(tokens, "xxh3_64_intdigest", lambda *_: next(found))
-    beliefs = beliefs_of(1)
+    beliefs = beliefs_of(2)
     blocks = beliefs.blocks_held
 
-    def store(names: list[int], parent: int | None, session: str = "") -> None:
+    def store(slot: int, names: list[int], parent: int | None, session: str = "") -> None:
         ids = np.zeros(SIZE * len(names), np.uint32)
         event = Stored(hashes=names, parent=parent, ids=ids, block_size=SIZE, session=session)
-        blocks.stored(0, "m", event)
+        blocks.stored(slot, "m", event)
 
-    store([10, 11, 12], None)
+    store(1, [20], None)
+    store(0, [10, 11], None)
+    store(1, [21], 20)
     chain = beliefs.chain(request(text_of(1, 64)))
-    assert blocks.expect("s", 0, chain, 64.0)
-    store([13], 12, "s")
+    assert blocks.expect("s", 1, chain, 64.0)
+    store(1, [22], 21, "s")
     blocks.answered("s", 64)
     assert not blocks.texts
 
