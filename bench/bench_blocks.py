@@ -19,6 +19,7 @@ import time
 from array import array
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
+from io import IOBase
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -209,7 +210,9 @@ class Stand:
 
     async def shared(self) -> None:
         """Receive the longest batch."""
-        sharing = _sharing(self)
+        sharer = self.picker.sharer
+        assert sharer is not None
+        sharing = sharer.sharing
         prompt_bytes, keys = 400_000, [spec.key for spec in self.picker.table.specs()]
         entered = [
             ["p", n, keys[n % ENDPOINTS], prompt_bytes, _hashes(self.rng, blocks_in(prompt_bytes))]
@@ -227,7 +230,7 @@ class Stand:
             "loads": {},
             "records": entered,
         }
-        sharing.take(write_batch(batch), self.picker.clock())
+        await sharer._take([(write_batch(batch), 0.0)])
         assert not sharing.refused, sharing.refused
 
     async def save(self) -> None:
@@ -258,11 +261,6 @@ def _unread(endpoints: int) -> Case:
     return look
 
 
-def _sharing(stand: Stand) -> Any:
-    assert stand.picker.sharer is not None
-    return stand.picker.sharer.sharing
-
-
 def _hashes(rng: random.Random, count: int) -> bytes:
     return rng.randbytes(8 * count)
 
@@ -289,17 +287,20 @@ def _bodies(rng: random.Random) -> Iterator[tuple[str, bytes]]:
 
 
 class Calls:
-    """The longest C call of the threads that were started since, in seconds of their CPU time."""
+    """The longest C call of the threads that were started since, in seconds of their CPU time.
+
+    Input and output are left out: they let other threads run.
+    """
 
     def __init__(self) -> None:
         self.longest_s = 0.0
         self._began = threading.local()
         threading.setprofile(self._seen)
 
-    def _seen(self, _frame: object, event: str, _function: object) -> None:
+    def _seen(self, _frame: object, event: str, function: object) -> None:
         if event == "c_call":
             self._began.at = time.thread_time()
-        elif event == "c_return":
+        elif event == "c_return" and not isinstance(getattr(function, "__self__", 0), IOBase):
             spent_s = time.thread_time() - getattr(self._began, "at", math.inf)
             self.longest_s = max(self.longest_s, spent_s)
 

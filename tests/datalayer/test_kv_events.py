@@ -524,7 +524,7 @@ async def test_requests_are_served_while_a_long_batch_is_decoded_and_applied(
         return decode_batch(payload, groups)
 
     monkeypatch.setattr(kv_events, "decode_batch", slowly)
-    monkeypatch.setattr(kv_events, "_SLICE_S", 0.0)
+    monkeypatch.setattr("laar.slices.SLICE_S", 0.0)
     start(KvEvents(lambda: [spec(engine)], recorder).run())
     await until(engine.subscribed)
     engine.publish(*[REMOVED] * 5000)

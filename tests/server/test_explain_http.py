@@ -153,7 +153,8 @@ async def test_a_bad_limit_gets_a_400(tmp_path, http):
             assert (status, answer["error"]["code"]) == (400, "bad-limit"), limit
 
 
-async def test_requests_are_served_while_a_long_list_of_decisions_is_built(tmp_path, http):
+async def test_requests_are_served_while_decisions_are_listed(tmp_path, http, monkeypatch):
+    monkeypatch.setattr("laar.slices.SLICE_S", 0.0)
     async with watched_picker(tmp_path) as (runner, url):
         for number in range(100):
             ask(runner, id=f"r-{number}")

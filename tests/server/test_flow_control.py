@@ -14,6 +14,7 @@ from laar.errors import RequestError
 from laar.server.flow_control import FlowControl, Waiting
 from laar.server.picker import Picker
 from laar.settings import Settings
+from laar.slices import SLICE_S
 from support import eventually
 from support.requests import request_of
 
@@ -177,12 +178,27 @@ async def test_a_wait_expires_without_any_event():
     assert door.outcomes[0].waited_s >= 0.05
 
 
-async def test_a_drain_releases_all_waiting_requests_however_many():
-    door = Door()
+async def test_a_drain_releases_all_waiting_requests_in_slices(monkeypatch):
+    decided = 0
+    door = Door(clock=lambda: decided * SLICE_S / 10)
     await door.ask(0)
     held = [door.ask(1 + at) for at in range(200)]
     await eventually(lambda: door.admission.queue.waiting == 200, what="all requests to wait")
+    decide, in_turns = door.director.decide, []
+
+    def counted(*arguments):
+        nonlocal decided
+        decided += 1
+        return decide(*arguments)
+
+    monkeypatch.setattr(door.director, "decide", counted)
     door.flow.drain()
+    while door.admission.queue.waiting:
+        before = decided
+        door.flow._call()  # an event in each turn
+        await asyncio.sleep(0)
+        in_turns.append(decided - before)
+    assert 0 < max(in_turns) <= 11
     for task in (*held, door.ask(201)):
         decision, _waited_s = await task
         assert decision.address == "127.0.0.1:9"

@@ -16,7 +16,6 @@ Requires the pyzmq package.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from itertools import chain
@@ -30,6 +29,7 @@ from laar.datalayer.interface import GONE, EngineSink, Targets
 from laar.datalayer.kv_batches import Event, Groups, Removed, decode_batch, in_pieces, time_of
 from laar.datalayer.visits import aside, cancel, until_look_s
 from laar.prefix.tokens import Stored
+from laar.slices import Slice
 
 LOOK_S = 1.0
 """Maximum seconds until a new endpoint is subscribed to."""
@@ -50,7 +50,6 @@ _LONG_BYTES = 64 << 10
 MAX_BATCHES_WAITING = 1000
 """Maximum number of batches queued per endpoint. More are dropped, which is seen as a gap."""
 
-_SLICE_S = 0.004  # time spent on a batch before yielding to requests
 _NUMBER_BYTES = 8
 _END = b"\xff" * _NUMBER_BYTES
 
@@ -210,11 +209,9 @@ class KvEvents:
         self, key: str, payload: bytes, groups: Groups, *, history: bool = False
     ) -> None:
         events: list[Event] = await aside(len(payload) > _LONG_BYTES, decode_batch, payload, groups)
-        until_s = time.monotonic() + _SLICE_S
+        slice_ = Slice()
         for event in chain.from_iterable(map(in_pieces, events)):
-            if time.monotonic() > until_s:
-                await asyncio.sleep(0)
-                until_s = time.monotonic() + _SLICE_S
+            await slice_.step()
             if isinstance(event, Stored):
                 self._sink.stored(key, event)
             elif isinstance(event, Removed):

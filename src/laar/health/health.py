@@ -32,7 +32,7 @@ from laar.health.silence import find_hang, silence_s
 from laar.health.standing import Standing
 
 _LOOK_S = 0.25
-_LOOKS = 2000  # attempts checked at once, which takes up to 5 ms
+_LOOKS = 500  # attempts checked at once, which takes up to 2 ms
 _READ_EVERY_S = 2.0
 """Seconds after which another answer of a healthy endpoint is read."""
 

@@ -20,12 +20,10 @@ from laar.core.director import Director
 from laar.core.request import Request
 from laar.envoy.endpoints_file import ENVOY_LEARNS_S
 from laar.errors import RequestError
+from laar.slices import Slice
 
 if TYPE_CHECKING:
     from laar.flow.admission import Admission, Outcome
-
-_SLICE_S = 0.004
-"""Seconds of decisions for waiting requests, before others have a turn of the event loop."""
 
 _TICK_S = 0.1
 """Seconds between checks of the queue without events; a tenth of the scrape interval."""
@@ -81,7 +79,7 @@ class FlowControl:
         self._clock = clock
         self._waited = waited
         self._waiting: dict[Hashable, asyncio.Future[Outcome]] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._next: asyncio.Handle | None = None
         self._opening: asyncio.TimerHandle | None = None
         self._called = False
         director.watch(settled=self._settled)
@@ -138,20 +136,27 @@ class FlowControl:
     def _call(self) -> None:
         """Schedule one dispatch for all events of this event loop iteration."""
         if self._waiting and not self._called:
-            self._called = True
-            asyncio.get_running_loop().call_soon(self._dispatch)
+            self._schedule(0.0)
 
     def _dispatch(self) -> None:
         self._called = False
         now = self._clock()
-        end = now + _SLICE_S
-        for outcome in self._admission.dispatch(now, lambda: self._clock() >= end):
+        for outcome in self._admission.dispatch(now, Slice(self._clock).is_over):
             self._tell(outcome)
-        if self._timer is not None:
-            self._timer.cancel()
-        if (due_s := self._admission.queue.next_wakeup_s(now)) is not None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(min(due_s, _TICK_S), self._dispatch)
+        due_s = self._admission.queue.next_wakeup_s(now)
+        if due_s is not None and not self._called:
+            self._schedule(due_s)
+
+    def _schedule(self, due_s: float) -> None:
+        """Schedule the next dispatch instead of any other: one slice for a turn of the loop."""
+        if self._next is not None:
+            self._next.cancel()
+        self._called, loop = due_s == 0.0, asyncio.get_running_loop()
+        self._next = (
+            loop.call_soon(self._dispatch)
+            if self._called
+            else loop.call_later(min(due_s, _TICK_S), self._dispatch)
+        )
 
     def _tell(self, outcome: Outcome) -> None:
         future = self._waiting.pop(outcome.ticket, None)

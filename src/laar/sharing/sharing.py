@@ -8,7 +8,7 @@ regularly. The caller transports the bytes, which may be lost, duplicated, late 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
@@ -126,7 +126,12 @@ class Sharing:
     # -- in ------------------------------------------------------------------------------------
 
     def take(self, data: bytes, now: float, *, age_s: float = 0.0) -> None:
-        """Apply a batch of another picker, counting unusable parts. Never raises.
+        """Apply a batch of another picker, counting unusable parts. Never raises."""
+        for _ in self.taking(data, now, age_s=age_s):
+            pass
+
+    def taking(self, data: bytes, now: float, *, age_s: float = 0.0) -> Iterator[None]:
+        """Apply a batch as `take` does, in steps of one record.
 
         Args:
             data: the batch as received.
@@ -170,6 +175,7 @@ class Sharing:
                 self._take(record, peer, now, is_fresh=is_fresh, same_key=same_key)
             except Exception:  # noqa: BLE001 - as above
                 self.refused["fault"] += 1
+            yield
         if peer.entries is not None:
             peer.entries.end_before(batch.oldest_open)
 

@@ -20,6 +20,7 @@ import orjson
 
 from laar.explain.decision_record import DecisionRecord
 from laar.explain.record import shown
+from laar.slices import Slice
 
 MAX_BYTES = 100 << 20
 """Size at which the log is rotated: about 50,000 decisions in a fleet of five endpoints."""
@@ -30,7 +31,6 @@ KEEP = 5
 MAX_QUEUED = 20_000
 """Maximum number of waiting lines: enough for a busy picker while a disk stalls for seconds."""
 
-_SLICE = 20  # lines per slice; they block the event loop for about 0.3 ms
 _INTERVAL_S = 0.25
 _MODE = 0o640
 
@@ -78,10 +78,10 @@ class DecisionLog:
 
     async def flush(self) -> None:
         """Write all lines queued now."""
+        slice_ = Slice()
         for _ in range(len(self._queue)):
             self._lines.append(self._line(self._queue.popleft()))
-            if len(self._lines) % _SLICE == 0:
-                await asyncio.sleep(0)
+            await slice_.step()
         lines, self._lines = self._lines, []
         if lines:
             self._note(len(lines), await asyncio.to_thread(self._write, b"".join(lines)))

@@ -44,6 +44,7 @@ from laar.protocol.openai import ASIDE_BYTES, try_read
 from laar.protocol.stream import Environment, Stream
 from laar.server.admin.answers import as_json
 from laar.server.browsers import body_of
+from laar.slices import Slice
 from laar.telemetry.decisions import DecisionMemory
 
 if TYPE_CHECKING:
@@ -173,13 +174,14 @@ def explain_routes(picker: Picker) -> list[Route]:
         if not re.fullmatch("[0-9]{1,12}", until):
             raise RequestError(400, "bad-until", "until must be a time in Unix seconds")
         shown: list[dict[str, object]] = []
+        slice_ = Slice()
         for record in list(memory.latest(len(memory))):
             found = record.time_s < int(until) + 1.0 and _contains(record, text.lower())
             if found and KINDS[kind](memory, record):
                 shown.append(memory.explained(record))  # takes up to a millisecond
                 if len(shown) == int(wanted):
                     break
-            await asyncio.sleep(0)
+            await slice_.step()
         return as_json({"decisions": shown, "remembered": len(memory)})
 
     async def decision(request: Request) -> Response:

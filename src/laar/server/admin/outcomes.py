@@ -27,12 +27,11 @@ from laar.server.admin.auth import Attempts, address_of
 from laar.server.browsers import body_of
 from laar.server.picker import Picker
 from laar.server.token_file import is_sent
+from laar.slices import Slice
 
 MAX_BATCH = 1000
 """Maximum number of outcomes per report. They take 20 ms, in slices between
 which the event loop runs."""
-
-_AT_ONCE = 100
 
 MAX_BODY_BYTES = 256 << 10
 """Maximum size of a report's body; a full batch has about 150 bytes per outcome."""
@@ -93,14 +92,13 @@ def routes(picker: Picker, token: Callable[[], str | None]) -> list[Route]:
 
 
 async def _report(picker: Picker, outcomes: Sequence[tuple[str, bool]]) -> list[Verdict]:
-    verdicts, now = [], picker.clock()
-    for number, (decision_id, correct) in enumerate(outcomes, start=1):
+    verdicts, now, slice_ = [], picker.clock(), Slice()
+    for decision_id, correct in outcomes:
         verdict = picker.learning.reports.report(decision_id, correct, now)
         if verdict is Verdict.TAKEN:
             picker.context.reported(decision_id, correct)
         verdicts.append(verdict)
-        if number % _AT_ONCE == 0:
-            await asyncio.sleep(0)
+        await slice_.step()
     return verdicts
 
 

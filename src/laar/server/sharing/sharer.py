@@ -13,7 +13,7 @@ import os
 import secrets
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from laar.sharing.snapshot import (
     restore,
     snapshot,
 )
+from laar.slices import Slice
 from laar.telemetry.problems import Problems
 
 _LOG = logging.getLogger(__name__)
@@ -47,7 +48,6 @@ _LATER = 3.0
 _REFUSED = 10.0
 """Number of intervals to skip after a rejected snapshot: sending megabytes that do not fit into the
 store also burdens others."""
-_SLICE_S = 0.004  # time spent on received records before yielding to requests
 
 
 def new_origin() -> str:
@@ -235,16 +235,17 @@ class Sharer:
     async def _keep_receiving(self) -> None:
         assert self.store is not None
         async for received in self.store.receive():
-            began = self._clock()
-            for data, age_s in received:
-                self.bytes["taken"] += len(data)
-                self.sharing.take(data, self._clock(), age_s=age_s)
-                if self._clock() - began > _SLICE_S:
-                    await asyncio.sleep(0)
-                    began = self._clock()
+            await self._take(received)
             if not self.store.is_behind:
                 self._warm.set()
         raise StoreError("the connection to the other pickers was closed")
+
+    async def _take(self, received: Iterable[tuple[bytes, float]]) -> None:
+        slice_ = Slice()
+        for data, age_s in received:
+            self.bytes["taken"] += len(data)
+            for _ in self.sharing.taking(data, self._clock(), age_s=age_s):
+                await slice_.step()
 
     # -- snapshots -----------------------------------------------------------------------------
 
