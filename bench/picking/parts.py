@@ -183,7 +183,7 @@ async def idle(figures: Figures, seconds: float) -> None:
 
 async def latency(figures: Figures, seconds: float) -> None:
     """Measure the latency that a picker adds to Envoy alone, at half of laar's maximum rate."""
-    for case, most in ((CASES[0], 1.0), (CASES[4], 2.0)):
+    for case, most, ratios in ((CASES[0], 1.0, {0.5: 1.3, 0.99: 1.1}), (CASES[4], 2.0, {})):
         sent = bodies(case.body_bytes, stream=False)
         async with _standing("native", (ALONE, NOOP, LAAR)) as stood:
             loads = [Load(one.url, sent) for one in stood]
@@ -205,9 +205,11 @@ async def latency(figures: Figures, seconds: float) -> None:
                 named = f"{case.name}: {one.name}, p{100 * part:g}"
                 figures.add("latency", named, 1000 * rank(times, part), "ms")
         for part in (0.5, 0.99, 0.999):
-            added = 1000 * (rank(took[-1], part) - rank(took[0], part))
-            named = f"{case.name}: laar adds, p{100 * part:g}"
+            alone, noop, laar = (rank(times, part) for times in took)
+            named, added = f"{case.name}: laar adds, p{100 * part:g}", 1000 * (laar - alone)
             figures.add("latency", named, added, "ms", at_most=most if part == 0.99 else None)
+            ratio = (laar - alone) / (noop - alone)
+            figures.add("latency", f"{named} / no-op", ratio, "x", at_most=ratios.get(part))
 
 
 async def crowds(figures: Figures, share: float) -> None:
