@@ -142,8 +142,9 @@ proto: $(STAMP)  ## regenerate src/laar/wire from proto/
 reference: $(STAMP)  ## regenerate the reference pages
 	$(BIN)/python docs/reference/generate.py
 
-screenshots: $(STAMP)  ## retake the documentation's screenshots of the live page; four minutes
+screenshots: $(STAMP)  ## retake the documentation's pictures of the live page and the dashboard; ten minutes
 	$(BIN)/python docs/screenshots.py
+	$(BIN)/python docs/dashboard.py
 
 docs: $(STAMP)  ## build the documentation into site/
 	$(BIN)/mkdocs build --strict
