@@ -169,7 +169,8 @@ async def test_requests_are_served_while_decisions_are_listed(tmp_path, http, mo
         assert len(set(made_in)) > 50, "in turns with the requests"
 
 
-async def test_requests_are_served_while_decisions_are_searched(tmp_path, http):
+async def test_requests_are_served_while_decisions_are_searched(tmp_path, http, monkeypatch):
+    monkeypatch.setattr("laar.slices.SLICE_S", 0.0)
     async with watched_picker(tmp_path) as (runner, url):
         for number in range(500):
             ask(runner, id=f"r-{number}")
