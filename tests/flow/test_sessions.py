@@ -190,6 +190,18 @@ def test_a_session_waiting_for_a_place_is_admitted_after_the_longest_hold():
     assert not picker.flow.queue.sheds
 
 
+def test_turns_that_expire_together_are_let_in_a_few_at_a_time_but_all_of_them():
+    picker, sent = Picker(by_load=False), 0
+    picker.ask(0.0, session="one")  # a turn that never ends
+    for number in range(5):
+        picker.ask(0.0, session=f"new {number}")
+    for left in range(5, 0, -1):  # the event loop has other work after each
+        assert picker.flow.queue.next_wakeup_s(60.0) == 0.0
+        sent += len(picker.flow.dispatch(60.0, lambda: True))
+        assert sent == 6 - left
+    assert picker.flow.queue.next_wakeup_s(60.0) is None
+
+
 def let_in(picker, number, **fields):
     """Hold `number` new sessions while others fill all caches; return where they are let in."""
     for name in "abc":  # turns that never end

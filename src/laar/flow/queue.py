@@ -310,6 +310,10 @@ class Queue(Generic[T]):
         self.sheds[CANCELLED] += 1
         return True
 
+    def keep(self, verdicts: list[tuple[Item, T | RequestError]]) -> None:
+        """Keep verdicts of a call of `dispatch` for the next one."""
+        self._verdicts[:0] = verdicts
+
     def next_wakeup_s(self, now: float) -> float | None:
         """Return the seconds until `dispatch` must be called; None if no call is due."""
         if self._verdicts or self._more:
