@@ -845,17 +845,38 @@ def test_conversations_keep_one_place_each_whatever_their_turns_are_called(seed)
     assert all(place.has_returned for place in picker.flow.sessions._places.values())
 
 
-def test_names_are_ignored_once_conversations_share_some():
-    picker, now = full(Picker(by_load=False, cache_tokens=25_000)), 1.0
-    for turn in range(3):
-        for name in ("user 1", "user 2"):
-            for of in ("one", "two"):
-                text, tokens = story(f"{name} {of}"), 1_500 + 400 * turn
-                picker.end(picker.ask(now, session=name, text=text, tokens=tokens), now + 0.1)
-                now += 0.2
-    picker.end(picker.ask(now, session="user 3", text=story("three"), tokens=2_000), now + 0.1)
-    inside = picker.flow.shown(now + 0.2)["inside"]
-    assert {each["session"] for each in inside} == {""}
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("names", "contexts", "alike", "stays"),
+    [
+        (1, 3, 5_000, 0.8),
+        (2, 3, 5_000, 0.3),
+        (1, 2, 2_000, 0.5),
+        (1, 6, 2_000, 0.0),
+        (3, 3, 0, 0.7),
+    ],
+    ids=["branches", "branches compared", "two users", "application", "keys of users"],
+)
+def test_contexts_with_one_name_have_a_place_each_and_others_keep_their_names(
+    names, contexts, alike, stays, seed
+):
+    draw, now = random.Random(seed), 1.0
+    picker = full(Picker("a", "b", by_load=False, cache_tokens=45_000))
+    tokens = {(f"n{name}", n): 1_800 for name in range(names) for n in range(contexts)}
+    of = draw.choice(list(tokens))
+    for turn in range(50 + 2 * len(tokens)):
+        of = of if draw.random() < stays else draw.choice(list(tokens))
+        of = of if turn < 50 else list(tokens)[(turn - 50) % len(tokens)]
+        tokens[of] += draw.choice([100, 300])
+        text = story(of[0])[:alike] + story(f"{of}")
+        if draw.random() < 0.4:  # agents replace the end of their prompts
+            text = text[: 4 * tokens[of] - 200] + f"it is {now} " * 30
+        picker.end(picker.ask(now, session=of[0], text=text, tokens=tokens[of]), now + 0.1)
+        now += 0.2
+    _, now = conversation(picker, "own", now, session="own", first=500)
+    inside = picker.flow.shown(now)["inside"]
+    assert sorted(each["tokens"] for each in inside) == sorted([*tokens.values(), 1_300])
+    assert "own" in {each["session"] for each in inside}
 
 
 def test_names_that_each_request_has_anew_are_ignored_also_if_prompts_are_edited():

@@ -15,11 +15,12 @@ no place is worth keeping and no turn waits. Before anything is learned, the pri
 for about as long as prefilling it again takes: the rent-or-buy rule.
 
 A session is known by its prompts, each of which continues the one before, and by its name, if it
-has one. Several agents give their sub-agents, and requests for a title, the name of the session,
-and some applications one name to all their conversations: a prompt that continues an earlier one,
-but not the latest with its name, is a context of its own, known by its prompts alone. Other clients
-change the name, or leave it out: a prompt that contains all of a context is its next turn, whatever
-its name. Where many new names come with such prompts, or names are shared, names are ignored.
+has one. What a prompt continues counts more: agents give sub-agents and requests for a title the
+name of the session, applications one name to all their conversations, and users go back to where
+they were before an edit. A prompt that continues an earlier one, but not the latest with its name,
+is a context of its own, known by its prompts alone. Other clients change the name, or leave it out:
+a prompt that contains all of a context is its next turn, whatever its name. Where many new names
+come with such prompts, names are ignored.
 """
 
 from __future__ import annotations
@@ -170,14 +171,13 @@ class Sessions:
         self._unnamed: Latest[str, tuple[float, float]] = Latest(_MAX_TENANTS)
         """By tenant, how many prompts without a name began, and how many of these went on."""
         self._renamed: Latest[str, tuple[float, float]] = Latest(_MAX_TENANTS)
-        """By tenant, how many new names came, and how many with a known context; a name that is
-        shared counts as several of these."""
+        """By tenant, how many new names came, and how many with a known context."""
         self._keeping_s: list[float] = []
         self._learned_at = -math.inf
         self._gone: tuple[Latest[str, Place], ...] = Latest(_MAX_GONE), Latest(_MAX_GONE)
         """Sessions without a place: those that never returned to theirs, then the others."""
-        self._shared: Latest[str, bool] = Latest(_MAX_GONE)
-        """The keys of names that several conversations have, which are known by their prompts."""
+        self._several: Latest[str, bool] = Latest(_MAX_GONE)
+        """The keys of names under which contexts that others replaced were continued."""
         self._evicted: Latest[int, int] = Latest(_MAX_EVICTED)
         """The last hashes of evicted prompts, by the hash at which another has repeated most."""
         index.on_cut = self._lost
@@ -210,16 +210,17 @@ class Sessions:
             return ""
         place, before, tenant = self._places.get(session), chain.continues, _tenant(session)
         new, again = self._renamed.get(tenant, (_UNLIKELY, 0.0))
-        if place is not None and before in place.left:
-            again += 1.0 / _LEAST_AGAIN
-            self._shared[session], self._renamed[tenant] = True, (new, again)
-            self._rename(place, _by_prompt(session, place.end))
         mine = _by_prompt(session, before or chain.hashes[-1])
-        is_first = not _name(session) or session in self._shared or again >= _LEAST_AGAIN * new
-        if place is None or is_first:
-            owner = self._places.get(self._named.get(mine, mine)) if before else None
+        is_first = not _name(session) or again >= _LEAST_AGAIN * new
+        if before and (place is None or is_first or before != place.end):
+            owner = self._places.get(self._named.get(mine, mine))
             if owner is not None and (is_first or owner.is_in(chain)):
                 return owner.key
+            if place is not None and (
+                before in place.left or any(mine in some for some in (self._places, *self._gone))
+            ):
+                return mine
+        if place is None or is_first:
             is_other = is_first
         else:
             goes_on = before == place.end if before else not _is_shorter(tokens, place)
@@ -321,9 +322,13 @@ class Sessions:
 
         A context that is continued under a new name has that name from now on.
         """
-        place, tenant = self._places.get(key), _tenant(session)
-        is_named = bool(_name(session)) and session not in self._shared
-        if is_named and not any(session in some for some in (self._places, *self._gone)):
+        place, tenant, named = self._places.get(key), _tenant(session), self._places.get(session)
+        if named is not None and chain.continues != named.end:
+            if key != session and chain.continues in named.left:
+                self._several[session] = True
+            elif key == session in self._several and not named.busy:
+                self._rename(named, _by_prompt(session, named.end))
+        if _name(session) and not any(session in some for some in (self._places, *self._gone)):
             new, again = self._renamed.get(tenant, (_UNLIKELY, 0.0))
             goes_on = place is not None and place.is_in(chain)
             if goes_on or not chain.continues:  # else it may have been evicted
