@@ -190,16 +190,11 @@ def test_a_session_waiting_for_a_place_is_admitted_after_the_longest_hold():
     assert not picker.flow.queue.sheds
 
 
-def test_turns_that_expire_together_are_let_in_a_few_at_a_time_but_all_of_them():
-    picker, sent = Picker(by_load=False), 0
-    picker.ask(0.0, session="one")  # a turn that never ends
-    for number in range(5):
-        picker.ask(0.0, session=f"new {number}")
-    for left in range(5, 0, -1):  # the event loop has other work after each
-        assert picker.flow.queue.next_wakeup_s(60.0) == 0.0
-        sent += len(picker.flow.dispatch(60.0, lambda: True))
-        assert sent == 6 - left
-    assert picker.flow.queue.next_wakeup_s(60.0) is None
+def test_turns_that_expire_together_are_let_in_between_other_work_but_all_of_them():
+    picker = Picker(by_load=False)
+    for number in range(6):  # the first never ends
+        picker.ask(0.0, session=f"{number}")
+    assert [len(picker.flow.dispatch(60.0, lambda: True)) for _ in range(6)] == [1] * 5 + [0]
 
 
 def let_in(picker, number, **fields):
@@ -798,19 +793,6 @@ def test_a_conversation_without_a_name_is_the_same_after_it_was_let_in_without_r
     assert picker.flow._turns[decision.id].has_returned
 
 
-def test_conversations_under_the_key_of_an_application_have_a_place_each():
-    picker = full(Picker(by_load=False, cache_tokens=20_000))
-    names = ("one", "two", "three")
-    for turn in range(4):
-        for at, name in enumerate(names):
-            now = 1.0 + turn + 0.1 * at
-            text = story("system")[:2_000] + story(name)
-            sent = picker.ask(now, session="app", text=text, tokens=2_000 + 400 * turn)
-            picker.end(sent, now + 0.05)
-    inside = picker.flow.shown(9.0)["inside"]
-    assert sorted(each["tokens"] for each in inside if each["tokens"] > 3_000) == [3_200] * 3
-
-
 def test_a_key_of_an_application_is_no_name_once_one_of_its_conversations_has_left():
     picker = full(Picker(by_load=False, cache_tokens=13_000))
     ask = partial(picker.ask, session="app")
@@ -848,14 +830,8 @@ def test_conversations_keep_one_place_each_whatever_their_turns_are_called(seed)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
     ("names", "contexts", "alike", "stays"),
-    [
-        (1, 3, 5_000, 0.8),
-        (2, 3, 5_000, 0.3),
-        (1, 2, 2_000, 0.5),
-        (1, 6, 2_000, 0.0),
-        (3, 3, 0, 0.7),
-    ],
-    ids=["branches", "branches compared", "two users", "application", "keys of users"],
+    [(2, 3, 5_000, 0.5), (1, 2, 2_000, 0.5), (1, 6, 2_000, 0.0), (3, 3, 0, 0.7)],
+    ids=["branches", "two users", "application", "keys of users"],
 )
 def test_contexts_with_one_name_have_a_place_each_and_others_keep_their_names(
     names, contexts, alike, stays, seed

@@ -200,13 +200,12 @@ class Admission:
         def slot_of(verdict: Verdict) -> int | None:
             return verdict.slot if isinstance(verdict, Decision) else None
 
-        outcomes, let_in, left = list[Outcome](), 0, list[tuple[Item, Verdict]]()
+        outcomes, left = list[Outcome](), list[tuple[Item, Verdict]]()
         for item, verdict in self.queue.dispatch(now, admit, slot_of=slot_of, is_late=is_late):
             if item.for_context and isinstance(verdict, RequestError):
-                if let_in and is_late():
+                if outcomes and is_late():
                     left.append((item, verdict))
                     continue
-                let_in += 1
                 try:
                     verdict = self._let_in(item, now)
                 except Exception as error:  # noqa: BLE001 - as in `admit`

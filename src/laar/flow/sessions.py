@@ -199,8 +199,7 @@ class Sessions:
         most = view.slots.item(view.cached_tokens.argmax())
         self.index.find_continued(most, chain)
         if not chain.continues:
-            known = filter(None, map(self._evicted.get, reversed(chain.hashes)))
-            end = next(known, 0)
+            end = next(filter(None, map(self._evicted.get, reversed(chain.hashes))), 0)
             chain.continues, chain.own_from = 0 if end == chain.hashes[-1] else end, len(chain)
         return self.key(session, chain, view.tokens.item(0))
 
@@ -216,21 +215,17 @@ class Sessions:
             owner = self._places.get(self._named.get(mine, mine))
             if owner is not None and (is_first or owner.is_in(chain)):
                 return owner.key
-            if place is not None and (
-                before in place.left or any(mine in some for some in (self._places, *self._gone))
-            ):
+            known = any(mine in some for some in (self._places, *self._gone))
+            if place is not None and (known or before in place.left):
                 return mine
-        if place is None or is_first:
-            is_other = is_first
-        else:
-            goes_on = before == place.end if before else not _is_shorter(tokens, place)
-            is_other = not (goes_on or _begins(place, chain))
-        if not is_other:
+        if not is_first and (
+            place is None
+            or (before == place.end if before else not _is_shorter(tokens, place))
+            or place.start in (0, _start(chain))
+        ):
             return session
         began, went_on = self._unnamed.get(tenant, (_UNLIKELY, 0.0))
-        if before or (is_first and went_on >= _LIKELY * began):
-            return mine
-        return ""
+        return mine if before or (is_first and went_on >= _LIKELY * began) else ""
 
     def place(self, key: str) -> Place | None:
         """Return the place of a context; None if it has none."""
@@ -484,9 +479,11 @@ class Sessions:
         index, chain = self.index, view.chain
         of = view.slots.tolist(), view.tokens.tolist(), view.cached_tokens.tolist()
         for slot, tokens, cached in zip(*of, strict=True):
+            # Turns in flight pin the tokens that only they use.
+            pinned = sum(max(0.0, place.tokens - place.shared) for place in self._busy[slot])
             if chain is None or not tokens <= self._room(slot):
                 yield []
-            elif slot in self._full or self._pinned(slot) + tokens - cached > self._room(slot):
+            elif slot in self._full or pinned + tokens - cached > self._room(slot):
                 yield None
             else:
                 missing = index.missing_bytes(
@@ -503,10 +500,6 @@ class Sessions:
                     if missing <= 0.0:
                         break
                 yield leaving if missing <= 0.0 else None
-
-    def _pinned(self, slot: int) -> float:
-        """Return the tokens that an endpoint can't evict, as turns of sessions are in flight."""
-        return sum(max(0.0, place.tokens - place.shared) for place in self._busy[slot])
 
     def _losses(
         self, leaving: list[tuple[Place, float]], waits: float
@@ -598,11 +591,6 @@ def _start(chain: Chain) -> int:
 def _is_shorter(tokens: float, place: Place) -> bool:
     """Return whether a prompt is shorter than the context that has the place."""
     return tokens + _LEAST_TOKENS < place.tokens
-
-
-def _begins(place: Place, chain: Chain) -> bool:
-    """Return whether a prompt begins like that of a place; true if that is unknown."""
-    return not place.start or _start(chain) == place.start
 
 
 def _continues(place: Place, chain: Chain) -> bool:
