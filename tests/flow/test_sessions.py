@@ -306,13 +306,6 @@ def test_a_session_that_has_returned_twice_keeps_its_place_for_longer():
     assert isinstance(picker.ask(ended_at + 8.0, session="agent", text=story("agent")), Decision)
 
 
-def test_a_place_is_kept_for_a_shorter_time_if_few_turns_would_wait_for_the_prefill():
-    picker = Picker(by_load=False)
-    ended_at = returning(picker, "agent", 0.0)
-    picker.ask(ended_at, session="two")
-    assert len(picker.dispatch(ended_at + 8.0)) == 1
-
-
 def test_the_place_of_a_returning_session_is_worth_less_if_prefills_run_in_parallel():
     picker = busy()
     ended_at = returning(picker, "agent", 0.0)

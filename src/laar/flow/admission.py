@@ -399,9 +399,8 @@ class Admission:
     def _hold_s(self, request: Request) -> float:
         """Return how long a turn may wait for room for its context, in seconds."""
         usual_s, envoys_s = self.queue.settings.max_hold_s, request.longest_hold_s
-        longest_s = max(usual_s, envoys_s)
         if usual_s and request.patience_s is not None:
-            return min(longest_s, _HELD_SHARE * request.patience_s)
+            return min(max(usual_s, envoys_s), _HELD_SHARE * request.patience_s)
         return min(usual_s, envoys_s or usual_s)
 
     # -- room ----------------------------------------------------------------------------------
