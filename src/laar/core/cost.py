@@ -60,7 +60,8 @@ class Terms:
     `cost_s` is a sum of seconds times `penalty / (answers * probability)`, where `answers` is P(it
     answers). The default policy's sum weights these and adds `others_s`, the seconds that other
     requests lose, less those they save (`laar.policies.laar.outlook`). None means 0; for `answers`,
-    1; for `ttft_s`, not computed.
+    1; for `ttft_s`, not computed; for `tpot_s`, the seconds between tokens, that there is no
+    objective for it.
     """
 
     rtt_s: Floats
@@ -76,6 +77,7 @@ class Terms:
     ahead_s: Floats | None = None
     others_s: Floats | None = None
     transfer_s: Floats | None = None
+    tpot_s: Floats | None = None
     outlook: tuple[Floats, Floats] | None = None
 
     @property

@@ -51,6 +51,7 @@ class EndpointConstants:
         b: half of the seconds that each other request there adds.
         q: the effect of the context, per token of it.
         slots: requests that the engine runs concurrently; infinite if it was not full lately.
+        tokens: mean length of the model's answers; 0 if not known.
     """
 
     of: Slots
@@ -65,6 +66,7 @@ class EndpointConstants:
     b: Floats
     q: Floats
     slots: Floats
+    tokens: Floats
 
     @cached_property
     def ever_full(self) -> bool:
@@ -101,6 +103,7 @@ class Constants(NamedTuple, Generic[Number]):
     b: Number
     q: Number
     e: Number
+    tokens: Number
 
 
 class Seen(NamedTuple):
@@ -197,7 +200,7 @@ class EngineModel:
         base_s, c, cs, cw, cq, e = self.first.now
         d0, d1 = self.rest.now
         b, q = 0.5 * (d1 * self.unit_s), cq / (c * CONTEXT_TOKENS)
-        return Constants(base_s, c, cs / c, cw, d0 * self.unit_s, b, q, e)
+        return Constants(base_s, c, cs / c, cw, d0 * self.unit_s, b, q, e, self._tokens)
 
     def seen(self) -> Seen:
         """Return c(m) as learned from first tokens. Thread-safe."""

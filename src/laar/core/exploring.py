@@ -68,7 +68,9 @@ class Explorer:
         request, terms, table = view.request, view.terms, view.table
         if request.shadow or request.tried or request.objective or terms is None:
             return None, ""
-        if request.ttft_objective_s is not None or request.companion_of:
+        if request.companion_of:
+            return None, ""
+        if request.ttft_objective_s is not None or view.tpot_objective_s is not None:
             return None, ""
         if view.reported is not None and (at := _to_explore(view, may, scores)) is not None:
             return at, EXPLORE

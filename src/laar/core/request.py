@@ -107,6 +107,7 @@ class Request:
             the tenant whose files or batches are stored or listed, or the session of a WebSocket.
         needs_model: where the endpoints serve several models, it is refused unless it names one.
         ttft_objective_s: objective for the first token, from ``x-slo-ttft-ms``; None if not set.
+        tpot_objective_s: objective for the time between later tokens, from ``x-slo-tpot-ms``.
         patience_s: how long the client says that it waits, in seconds; None if it doesn't.
         longest_hold_s: how long its Envoy waits for the decision; 0 if unknown.
         pool: pool that the gateway's route selects; empty means all endpoints.
@@ -153,6 +154,7 @@ class Request:
     stays_as: str | None = None
     needs_model: bool = False
     ttft_objective_s: float | None = None
+    tpot_objective_s: float | None = None
     patience_s: float | None = None
     longest_hold_s: float = 0.0
     pool: str = ""

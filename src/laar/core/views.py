@@ -133,6 +133,9 @@ def view_of(
     if request.body_bytes > FIRST_FLIGHT_BYTES:
         rounds = (1 + request.body_bytes // FIRST_FLIGHT_BYTES).bit_length()
         wire_s = wire_s + (rounds - 1) * group.rtt_s
+    tpot_s = request.tpot_objective_s
+    if tpot_s is None and (by_name := settings.tpot_objectives_s):
+        tpot_s = by_name.get(request.objective, by_name.get(request.model))
     view = View(
         request=request,
         now=now,
@@ -154,6 +157,7 @@ def view_of(
         times_tried=_times_tried(table.judged, tried)[model_id] if tried else np.zeros(len(slots)),
         cell=known.cell,
         wrong_s=wrong_s,
+        tpot_objective_s=tpot_s,
         engines=chooser.engines,
         demand=demand,
         again=again,

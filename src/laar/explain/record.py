@@ -173,6 +173,8 @@ def _columns(of: Decision, view: View, scores: Floats) -> dict[str, Floats]:
         return columns | {"rtt_s": view.rtt_s}
     if terms.transfer_s is not None:  # KV may come from elsewhere
         columns["transfer_s"] = terms.transfer_s
+    if terms.tpot_s is not None:
+        columns["tpot_s"] = terms.tpot_s
     return columns | {
         "rtt_s": terms.rtt_s,
         "base_s": terms.base_s,

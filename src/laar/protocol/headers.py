@@ -136,9 +136,6 @@ LLM_D = {
 }
 """Names used by llm-d since release 0.9; they take precedence over the older names."""
 
-UNREAD_HEADERS = frozenset({TPOT_OBJECTIVE, LLM_D[TPOT_OBJECTIVE]})
-"""Headers for other pickers, which are removed without being read."""
-
 ORIGINAL_PATHS = ("x-original-path", "x-forwarded-path")
 """Headers with the client's path, from gateways that rewrite it."""
 
@@ -161,7 +158,6 @@ def is_own(name: str) -> bool:
 CONTROL_HEADERS = frozenset(
     {
         *LLM_D.values(),
-        *UNREAD_HEADERS,
         DESTINATION,
         SERVED,
         SUBSET,
@@ -176,6 +172,7 @@ CONTROL_HEADERS = frozenset(
         CONTEXT,
         SESSION,
         TTFT_OBJECTIVE,
+        TPOT_OBJECTIVE,
     }
 )
 
@@ -243,6 +240,7 @@ class Head:
     context: str = ""
     parent: str = ""
     ttft_objective_s: float | None = None
+    tpot_objective_s: float | None = None
     patience_s: float | None = None
 
 
@@ -253,7 +251,7 @@ def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
     """
     headers = sorted(
         {
-            *(CONTROL_HEADERS - UNREAD_HEADERS),
+            *CONTROL_HEADERS,
             *SIGNATURES,
             *SESSION_HEADERS,
             *AGENT_HEADERS,
@@ -316,6 +314,7 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         head.objective = name_of(either(OBJECTIVE))
         head.context = name_of(get(CONTEXT, ""))
         head.ttft_objective_s = seconds_of(either(TTFT_OBJECTIVE), 0.001) or None
+        head.tpot_objective_s = seconds_of(either(TPOT_OBJECTIVE), 0.001) or None
     return head
 
 

@@ -42,6 +42,9 @@ base (`laar.core.adapters`). For a conversation, a different model counts as rig
 factor of 1.1 (`penalty`): the style would change, and estimates that vary from turn to turn should
 not cause a move. If the client has an objective for the first token, waiting up to it costs next to
 nothing, and beyond it several times as much: a patient job goes where its prefix is, however far.
+With one for the time between tokens, `own` counts the seconds by which its answer would be late,
+and `others` those by which any request makes answers late that have one, six times each (`Later`).
+How late is softened by the error of a prediction: stalls add up, and short answers bear few.
 
 Tried and rejected: a lower weight for the round trip, a higher one for first tokens, a charge to
 others for the entire prompt, cached or not, the long-run mean in addition to `n`, and the text that
@@ -126,6 +129,8 @@ class Outlook:
             transfer_s=transfer_s,
             outlook=engines.paces.outlook(view.slots),
         )
+        if view.tpot_objective_s is not None and inputs.engine.tokens.all():
+            view.terms.tpot_s = (priced.latency_s - priced.ttft_s) / inputs.engine.tokens
         if view.beside is not None:
             view.reason = COMPANION
             cost_s = view.terms.cost_s = view.beside.costs(view, view.terms)

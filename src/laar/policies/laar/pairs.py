@@ -22,7 +22,7 @@ from laar.core.endpoints import Floats
 from laar.core.engines import Engines
 from laar.core.interfaces import View
 from laar.core.pulls import Pulls
-from laar.policies.laar.pricing import FIRST, Price, PricingInputs, asked_of, price
+from laar.policies.laar.pricing import FIRST, Price, PricingInputs, asked_of, later_of, price
 
 
 def read_elsewhere(
@@ -85,6 +85,7 @@ def _at_prefillers(apart: Apart, view: View, engines: Engines, inputs: PricingIn
             engine=replace(constants, answer_s=none, b=none, slots=none + np.inf),
             asked=asked_of(engines.traffic, slots, now),
             rate=engines.traffic.visits(slots, now),
+            later=inputs.later and later_of(constants, engines.traffic, None),
         )
     )
 

@@ -66,6 +66,7 @@ class Arrival:
     session: str = ""
     kind: str = ""
     ttft_objective_s: float | None = None
+    tpot_objective_s: float | None = None
     model: str = "auto"
     tried: str = ""
 
@@ -88,6 +89,7 @@ def request_of(number: int, arrival: Arrival) -> Request:
         session=arrival.session,
         tried=arrival.tried,
         ttft_objective_s=arrival.ttft_objective_s,
+        tpot_objective_s=arrival.tpot_objective_s,
     )
 
 
