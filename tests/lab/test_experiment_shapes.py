@@ -76,7 +76,7 @@ def sweep(run: Callable[..., Any], cases: Sequence[tuple[Any, ...]], *, label: s
     return [invented(kind) for _ in cases]
 
 
-SLOW = {"gorgo-rtt", "laar-ladder", "no-regret"}
+SLOW = {"laar-ladder", "no-regret"}
 """Experiments that are slow even with made-up results."""
 
 
