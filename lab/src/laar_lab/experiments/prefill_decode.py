@@ -84,6 +84,7 @@ class Load:
         both: number of endpoints that do both.
         talks_per_s: requests per second in conversations.
         documents_per_s: requests per second with a document.
+        talks: the shape of the conversations.
     """
 
     prefill: int
@@ -91,6 +92,7 @@ class Load:
     both: int = 0
     talks_per_s: float
     documents_per_s: float
+    talks: ChatShape = _TALKS
 
     def sites(self) -> list[Site]:
         """Return the endpoints."""
@@ -104,7 +106,7 @@ class Load:
     def arrivals(self, rng: Random, duration_s: float) -> Iterator[Arrival]:
         """Yield the requests in chronological order."""
         kinds = (
-            (replace(_TALKS, requests_per_s=self.talks_per_s), "talk"),
+            (replace(self.talks, requests_per_s=self.talks_per_s), "talk"),
             (replace(_DOCUMENTS, requests_per_s=self.documents_per_s), "document"),
         )
         parts = [
