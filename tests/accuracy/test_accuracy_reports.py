@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.accuracy.capability import CapabilityModel
+from laar.accuracy.difficulty import WORTH
 from laar.accuracy.features import Features
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reports import Answered, OutcomeReports, Verdict
@@ -187,3 +188,26 @@ def test_an_answer_after_refusals_counts_as_if_there_had_been_none(
             told.report(f"{number}.b", number % 5 < 3, 0.0)
         learned.append(float(online.probabilities(("b",), QA, 0.0)[0]))
     assert learned[1] == pytest.approx(learned[0])
+
+
+@given(
+    order=st.lists(st.sampled_from("ab"), min_size=2, max_size=6),
+    fixed=st.booleans(),
+    correct=st.booleans(),
+)
+def test_repeats_show_what_repeats_are_worth_and_nothing_else(
+    order: list[str], fixed: bool, correct: bool
+) -> None:
+    told, online = reports()
+    for at, model in enumerate(order):
+        told.decided(str(at), model, QA, tuple(order[:at]), request=1, reproducible=fixed)
+    assert told.report(str(len(order) - 1), correct, 0.0) is Verdict.TAKEN
+    firsts = [at for at, model in enumerate(order) if model not in order[:at]]
+    right = {order[at]: int(correct and at == len(order) - 1) for at in firsts}
+    assert counted(online) == {model: (right[model], 1) for model in right}
+    for model in set(order):
+        if fixed or order.count(model) == 1:
+            assert online.repeats.share(model) == WORTH
+        elif order.count(model) == 2 or not correct:
+            was_right = correct and order[-1] == model
+            assert (online.repeats.share(model) > WORTH) == was_right

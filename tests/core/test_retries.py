@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
@@ -54,6 +55,51 @@ def ask(d: Director, tried: str = "") -> Decision:
         id="r", api=Api.CHAT, model="auto", question="q", chars=400, tried=tried, retries=True
     )
     return d.choose(request, 0.0)
+
+
+class Sampled(PlainAssessor):
+    """Knows what first answers and repeats are worth; nothing of the models in `unknown`."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.right, self.share = rng.uniform(0.2, 1.0), {m: rng.uniform(0.1, 1.0) for m in MODELS}
+        self.unknown = rng.choice([(), (), "a", "b", "ab"])
+
+    def assess(
+        self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
+    ) -> Assessment:
+        return replace(
+            super().assess(request, models, tried, now),
+            probability=np.full(len(models), self.right),
+            evidence=np.array([99.0 * (model not in self.unknown) for model in models]),
+            repeats=None if request.reproducible else np.array(list(map(self.share.get, models))),
+        )
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_repeat_is_chosen_where_its_answer_is_another_draw_and_worth_it(seed: int) -> None:
+    rng = random.Random(seed)
+    d = director()
+    known = d.assessor = Sampled(rng)
+    seconds = {model: rng.lognormvariate(3, 1) for model in MODELS}
+    d.engines.reassess(lambda model: SpeedPrior(answer_s=seconds[model]))
+    tried = rng.choices(MODELS, k=rng.randint(1, 5))
+    request = replace(SENT, tried=",".join(tried), reproducible=rng.random() < 0.3)
+    decision = d.choose(request, 0.0)
+    assert decision.view is not None
+    repeats = {
+        m: tried.count(m) if request.reproducible or m in known.unknown else 0 for m in MODELS
+    }
+    costs = {m: seconds[m] / known.share[m] ** (tried.count(m) - repeats[m]) for m in MODELS}
+    least = min(repeats.values())
+    best = min(costs[m] for m in MODELS if repeats[m] == least)
+    assert repeats[decision.model] == least, "a wrong answer is repeated only if all would be"
+    assert costs[decision.model] <= 1.1 * best
+    assert decision.view.probability.item(decision.position) == pytest.approx(
+        known.right * seconds[decision.model] / costs[decision.model]
+    )
+
+
+SENT = Request(id="r", api=Api.CHAT, model="auto", question="q", chars=400, retries=True)
 
 
 def chain(d: Director) -> list[str]:

@@ -147,6 +147,28 @@ def test_the_first_limit_that_is_set_counts(fields, limit):
     assert read_body(Api.CHAT, body).max_tokens == limit
 
 
+@pytest.mark.parametrize("text", ["q", "q" * 70_000, "q\ud800"], ids=["short", "long", "lone"])
+@pytest.mark.parametrize(
+    ("sampling", "fixed"),
+    [
+        ({}, False),
+        ({"temperature": 0}, True),
+        ({"temperature": 0.0, "seed": None}, True),
+        ({"temperature": None, "top_k": -1}, False),
+        ({"temperature": 0.7, "top_p": 1}, False),
+        ({"temperature": 1, "top_k": 1}, True),
+        ({"temperature": 1, "seed": 0}, True),
+        ({"temperature": [0], "seed": None}, False),
+    ],
+)
+def test_a_body_shows_whether_its_answer_is_reproducible(text, sampling, fixed):
+    message = {"role": "user", "content": text}
+    body = json.dumps({"model": "m", "messages": [message], **sampling}).encode()
+    assert read_body(Api.CHAT, body).reproducible == fixed
+    inner = json.dumps({"model": "m", "token_ids": [1], "sampling_params": sampling}).encode()
+    assert read_body(Api.COMPLETIONS, inner).reproducible == fixed
+
+
 @pytest.mark.parametrize(
     ("given", "share"),
     [

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from laar.accuracy.artifact import parse_artifact
 from laar.accuracy.capability import CapabilityModel
+from laar.accuracy.difficulty import Repeats
 from laar.accuracy.features import Features, bucket_of, language_of, task_name, task_of
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.tasks import TaskNames
@@ -46,6 +47,8 @@ class Assessment:
             reported outcomes: the Q of LAAR. None if only `probability` is known.
         reported: decayed number of outcomes reported for the request's class; None if no outcomes
             were reported at all.
+        repeats: share of `probability` that repeats keep (`laar.accuracy.difficulty`); None if they
+            are worth nothing, or nothing was tried.
     """
 
     tokens: Floats
@@ -57,6 +60,7 @@ class Assessment:
     unlike: bool = False
     published: Floats | None = None
     reported: Floats | None = None
+    repeats: Floats | None = None
 
 
 class RequestText(Protocol):
@@ -69,6 +73,7 @@ class RequestText(Protocol):
         chars: characters of the complete prompt.
         task: the client's name for the task; empty to detect the task.
         tenant: the tenant; the number of task names is limited per tenant.
+        reproducible: it gets the same answer from a model each time.
     """
 
     question: str
@@ -77,6 +82,7 @@ class RequestText(Protocol):
     chars: int
     task: str
     tenant: str
+    reproducible: bool
 
 
 class PlainAssessor:
@@ -131,6 +137,7 @@ class CapabilityAssessor:
         tasks: Iterable[str] = (),
     ) -> None:
         self.online = online
+        self._repeats = Repeats() if online is None else online.repeats
         self._tasks = frozenset(tasks)
         self.task_names = TaskNames()
         self.use(capability)
@@ -170,7 +177,12 @@ class CapabilityAssessor:
         reported = None
         if self.online is not None and self.online.cells:
             prior, reported = self.online.posterior(prior, key, features, now)
+        repeats = None
         if tried:  # condition on their failures, after reports have corrected the prior
+            if request.reproducible:
+                tried = tuple(dict.fromkeys(tried))
+            else:
+                repeats = np.array([self._repeats.share(model) for model in key])
             prior = self.capability.given_failures(prior, key, tried)
         return Assessment(
             tokens=request.chars * per_char,
@@ -182,4 +194,5 @@ class CapabilityAssessor:
             unlike=unlike,
             published=published,
             reported=reported,
+            repeats=repeats,
         )

@@ -205,14 +205,14 @@ class CapabilityModel:
         )
 
     def given_failures(self, row: _Row, models: Sequence[str], tried: Sequence[str]) -> _Row:
-        """Condition probabilities on the failures of `tried`.
+        """Condition probabilities on the failures of `tried`, in which repeats count.
 
         Only those among `models` are evidence of the question's difficulty.
         """
         if self._difficulty:
-            wrong = np.isin(models, tried)
-            if wrong.any():
-                row = given(row, wrong, self._difficulty)
+            failures = np.array(list(map(tried.count, models)))
+            if failures.any():
+                row = given(row, failures, self._difficulty)
         return np.minimum(np.maximum(row, MIN_PROBABILITY), MAX_PROBABILITY)
 
     def speed(self, model: str) -> SpeedPrior:

@@ -11,6 +11,11 @@ is evidence about d, and the stronger the likelier success was. The integral ove
 few nodes (Gauss-Hermite), which takes a few microseconds, and only on retries.
 
 This is the Rasch model of test theory with the log odds as the models' abilities (Rasch 1960).
+
+The model that failed may be asked again. Where an answer is reproducible
+(`laar.core.request.is_reproducible`) that is worth nothing. Else it is another draw, which is right
+less often than d says, as some questions are hard for one model only: P(correct) is multiplied by a
+share, a posterior mean that `Repeats` learns from reported repeats.
 """
 
 from __future__ import annotations
@@ -19,6 +24,8 @@ from math import pi
 
 import numpy as np
 from numpy.typing import NDArray
+
+from laar.latest import Latest
 
 MAX_SPREAD = 6.0
 """Maximum spread; beyond it a question is either trivial or impossible for all models."""
@@ -32,6 +39,15 @@ _at, _weights = np.polynomial.hermite_e.hermegauss(_NODES)
 nodes: tuple[_Floats, _Floats] = _at, _weights / _weights.sum()
 """Difficulties and their weights; both of shape (21,)."""
 
+WORTH = 0.7
+"""Share before any report: the geometric mean of 0.44 to 1.35, by published repeated draws of
+DeepSeek-R1-Distill-Qwen-7B in three modes on GSM8K (1 and 5 draws) and AIME 2024 (1 and 64;
+github.com/Muqi1029/NoThink-project), at a spread of 2."""
+
+_WEIGHT = 5.0  # weight of `WORTH`, in right answers expected without the share
+_MEMORY = 50.0  # such answers after which earlier ones count half
+_MAX_MODELS = 1024
+
 
 def curves(probabilities: _Floats, spread: float) -> _Floats:
     """Return P(correct) of each model at each node; shape (..., models, 21)."""
@@ -41,9 +57,27 @@ def curves(probabilities: _Floats, spread: float) -> _Floats:
     return at
 
 
-def given(probabilities: _Floats, failed: NDArray[np.bool_], spread: float) -> _Floats:
-    """Return P(correct) of each model, given that those in `failed` were wrong; shape (models,)."""
+def given(probabilities: _Floats, failures: NDArray[np.int_ | np.bool_], spread: float) -> _Floats:
+    """Return P(correct) of each model, given how often each was wrong; shape (models,)."""
     at = curves(probabilities, spread)
-    weights = nodes[1] * np.prod(1 - at[failed], axis=0)
+    weights = nodes[1] * np.prod(np.power(1 - at, failures[:, None]), axis=0)
     moved: _Floats = at @ (weights / weights.sum())
     return moved
+
+
+class Repeats:
+    """Learns from reports what share of P(correct) a repeat of each model keeps."""
+
+    def __init__(self) -> None:
+        self._seen: Latest[str, tuple[float, float]] = Latest(_MAX_MODELS)
+
+    def share(self, model: str) -> float:
+        """Return the share, at most 1."""
+        right, expected = self._seen.get(model, (0.0, 0.0))
+        return min((WORTH * _WEIGHT + right) / (_WEIGHT + expected), 1.0)
+
+    def observe(self, model: str, expected: float, *, correct: bool) -> None:
+        """Record a repeat; without the share, it would have been right with P = `expected`."""
+        right, total = self._seen.get(model, (0.0, 0.0))
+        keep = 0.5 if total > _MEMORY else 1.0
+        self._seen[model] = keep * right + correct, keep * total + expected

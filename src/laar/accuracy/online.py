@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from laar.accuracy.capability import MAX_PROBABILITY, MIN_PROBABILITY, CapabilityModel
 from laar.accuracy.cells import Cell, Saved, learned, read_saved
+from laar.accuracy.difficulty import Repeats
 from laar.accuracy.features import FEATURES_SCHEMA, Features, Name
 from laar.accuracy.trust import PriorTrust
 
@@ -102,6 +103,7 @@ class OnlineOutcomes:
         self.capability = capability or CapabilityModel()
         self.trust = PriorTrust()
         """The share of its weight that each prior keeps."""
+        self.repeats = Repeats()
         self.cap_per_hour = cap_per_hour
         self._forgetting = log(2) / half_life_s
         # A leaky bucket of half the cap that drains half the cap an hour passes at most the cap in
@@ -157,9 +159,12 @@ class OnlineOutcomes:
         *,
         offset: float = 0.0,
         tried: Sequence[str] = (),
+        reproducible: bool = False,
         tenant: str = "",
     ) -> bool:
         """Record one outcome; return False if it was refused or exceeds the hourly cap.
+
+        That of a repeat shows what repeats are worth, and not how often first answers are right.
 
         Args:
             model: the model that answered.
@@ -169,12 +174,18 @@ class OnlineOutcomes:
             weight: in (0, 1]; less than 1 if the outcome is only inferred.
             offset: the unconditional probability minus the one expected for this attempt.
             tried: models that had failed on the request before; the offset depends on them.
+            reproducible: answers to the request do not vary.
             tenant: tenant of the request.
         """
         if tried:
             everyone = (model, *(other for other in dict.fromkeys(tried) if other != model))
             row = self.probabilities(everyone, features, now)
-            offset = float((row - self.capability.given_failures(row, everyone, tried))[0])
+            given = self.capability.given_failures(row, everyone, tried)
+            if model in tried:
+                if not reproducible:
+                    self.repeats.observe(model, given.item(0), correct=correct)
+                return True
+            offset = float((row - given)[0])
         if not (0 < weight <= 1 and -1 <= offset <= 1 and isfinite(now)):
             self.refused += 1
             return False

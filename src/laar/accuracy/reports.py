@@ -82,6 +82,7 @@ class _Decision:
     tenant: str
     policy: str
     adapter: str
+    reproducible: bool
     at_s: float
     latency_s: float | None = None
     correct: bool | None = None
@@ -120,6 +121,7 @@ class OutcomeReports:
         policy: str = "",
         now: float = 0.0,
         adapter: str = "",
+        reproducible: bool = False,
     ) -> None:
         """Remember a decision, so that its outcome can be reported.
 
@@ -134,6 +136,7 @@ class OutcomeReports:
             now: seconds, monotonic.
             adapter: the requested LoRA adapter of the model. Outcomes belong to the adapter; its
                 failures are no evidence about the model.
+            reproducible: answers to the request do not vary.
         """
         if len(self._decisions) >= MAX_PENDING:
             self._forget(next(iter(self._decisions)))
@@ -144,7 +147,7 @@ class OutcomeReports:
             link = (request, (*known, model))
             self._link(link, decision_id)
         self._decisions[decision_id] = _Decision(
-            model, features, known, previous, link, tenant, policy, adapter, now
+            model, features, known, previous, link, tenant, policy, adapter, reproducible, now
         )
 
     def moved(self, decision_id: str, model: str) -> None:
@@ -245,6 +248,7 @@ class OutcomeReports:
             correct,
             now,
             tried=() if decision.adapter else self._wrong(decision),
+            reproducible=decision.reproducible,
             tenant=decision.tenant,
         )
         return Verdict.TAKEN if taken else Verdict.LIMITED

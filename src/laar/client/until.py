@@ -3,8 +3,8 @@
 The time to correct answer is the user's wait: the sum of the attempts' latencies and requested
 pauses up to the first correct answer, right-censored if the loop gives up (LAAR, section 4). The
 picker keeps no session: its answer lists the models tried so far, and the loop returns that list
-with the next attempt (LAAR, section 5.4). The loop stops once every model has been tried, because
-at temperature 0 a repeated attempt gives the same answer.
+with the next attempt (LAAR, section 5.4). Once every model has been tried, the loop stops where a
+repeated attempt would give the same answer, as at temperature 0.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from uuid import uuid4
 import aiohttp
 
 from laar.client.transport import Reply, completions_url, post
+from laar.core.request import is_reproducible
 from laar.errors import SettingError
 from laar.protocol import headers as names
 
@@ -105,7 +106,7 @@ async def until_correct(
     model: str = "auto",
     max_attempts: int = 10,
     at_once: int = 1,
-    stop_when_exhausted: bool = True,
+    stop_when_exhausted: bool | None = None,
     stream: bool = False,
     headers: Mapping[str, str] | None = None,
     params: Mapping[str, object] | None = None,
@@ -127,7 +128,8 @@ async def until_correct(
         at_once: 2 to ask a second model at the same time, take the first correct answer and cancel
             the other request. The picker refuses the second where it is not worth what it costs
             others; there is then one request, as without.
-        stop_when_exhausted: stop once every model has been tried.
+        stop_when_exhausted: stop once every model has been tried; None: unless `params` make
+            answers vary, so that another attempt may be right.
         stream: ask for a stream; attempts then include their time to first token.
         headers: headers of each attempt, such as ``authorization`` or ``x-laar-task``.
         params: more fields of the body, such as ``max_tokens``; temperature is 0 unless given.
@@ -143,6 +145,8 @@ async def until_correct(
         raise SettingError(f"at_once is {at_once}; 1 or 2 models can be asked at once")
     url, sent = completions_url(base_url), {names.WRONG_ANSWER: names.RETRY, **(headers or {})}
     body = {"model": model, "messages": list(messages), "temperature": 0, **(params or {})}
+    if stop_when_exhausted is None:
+        stop_when_exhausted = is_reproducible(body)
     if stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     made: list[Attempt] = []

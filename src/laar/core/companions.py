@@ -70,7 +70,7 @@ class Beside:
         if view.answers is not None:
             given = given * view.answers
         known = view.evidence if view.reported is None else view.evidence + view.reported
-        able = (view.times_tried == 0.0) & (known > 0.0)
+        able = (view.times_repeated == 0.0) & (known > 0.0)
         if view.fits is not None:
             able &= view.fits
         took_s, wrong = terms.latency_s, 1.0 - self.right

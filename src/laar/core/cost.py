@@ -1,10 +1,12 @@
 """The parts of a cost: its weights, its terms, and the price of a wrong answer.
 
-    cost = (seconds / A + (1 - Q) * wrong) * penalty ** times_tried
+    cost = (seconds / A + (1 - Q) * wrong) * penalty ** times_repeated
 
 `A` is P(the endpoint answers), `Q` is P(the answer is correct), given the models that failed.
 `wrong` is what a wrong answer costs the client. If it asks again, that is the cost of the next
-attempt, which is assumed to equal this one's, so the sum is `seconds / (A * Q)`.
+attempt, which is assumed to equal this one's, so the sum is `seconds / (A * Q)`. The penalty is for
+models that would repeat a wrong answer. Where answers are sampled, Q says what a repeat is worth
+(`laar.accuracy.difficulty`), and there is none.
 `laar.policies.laar.outlook` computes the default policy's seconds. All values are vectors over the
 candidates.
 """
@@ -25,8 +27,8 @@ MIN_PROBABILITY = 0.01
 would rank endpoints by noise."""
 
 RETRY_PENALTY = 100.0
-"""Minimum factor on a model's cost for each time that the model was tried. The factor always ranks
-it after all models tried less often; this minimum also gives it a score near 0 in the mean of a
+"""Minimum factor on a model's cost for each time that it would repeat a wrong answer. The factor
+always ranks it after all other models; this minimum also gives it a score near 0 in the mean of a
 composed policy, as in the LAAR paper."""
 
 _PAST_A_NEAR_TIE = 1.1  # so that a tried model does not even tie with an untried one
@@ -93,7 +95,7 @@ class Terms:
 def until_correct(
     seconds: Floats,
     probability: Floats,
-    times_tried: Floats,
+    times_repeated: Floats,
     answers: Floats | None,
     wrong_s: float | None = None,
 ) -> tuple[Floats, Floats]:
@@ -104,7 +106,7 @@ def until_correct(
     Args:
         seconds: what an attempt costs.
         probability: Q.
-        times_tried: earlier attempts with the candidate's model.
+        times_repeated: earlier attempts with the candidate's model, whose answer it would repeat.
         answers: A; None means 1.
         wrong_s: what a wrong answer costs the client; None if it then pays the next attempt. The
             part that no candidate avoids is left out, so that near-ties stay near.
@@ -116,11 +118,11 @@ def until_correct(
         expected = expected / np.maximum(probability, MIN_PROBABILITY)
     else:
         expected = expected + wrong_s * (np.maximum.reduce(probability) - probability)
-    if not np.count_nonzero(times_tried):
-        return expected, times_tried + 1.0
+    if not np.count_nonzero(times_repeated):
+        return expected, times_repeated + 1.0
     past_all = _PAST_A_NEAR_TIE * expected.max() / max(expected.min(), 1e-12)
     factor = max(RETRY_PENALTY, past_all)
-    penalty = np.minimum(factor**times_tried, _MAX_PENALTY)
+    penalty = np.minimum(factor**times_repeated, _MAX_PENALTY)
     return expected * penalty, penalty
 
 

@@ -125,21 +125,16 @@ class EngineModel:
 
     Args:
         speed: the prior; learned values are in units of its c(m).
-        base: the model of which this is a mode (`laar.core.modes`), and with which it shares the
-            line for the first token; None if it is a model.
     """
 
-    def __init__(self, speed: SpeedPrior, base: EngineModel | None = None) -> None:
+    def __init__(self, speed: SpeedPrior) -> None:
         self.speed = speed
-        self.base = base
         self.first = Line(
             prior=_first_prior(speed),
             doubt=_first_doubt(speed),
             low=(0.0, 0.005, 0.0, 0.0, 0.0, 0.0),
             high=(60.0, 20.0, 10.0, 20.0, MAX_BEND, 5.0),
         )
-        if base is not None:
-            self.first = base.first
         self.rest = Line(
             prior=(1.0, _LEAST_SLOWED), doubt=(0.5, 0.05), low=(0.02, 0.0), high=(20.0, 5.0)
         )  # answer and 2 b, in units of a mean answer
@@ -152,7 +147,7 @@ class EngineModel:
         c, *_, answer_s = self.speed
         is_measured = answer_s is not None or c != UNMEASURED_SECONDS_PER_TOKEN
         if self._guess_share > _LEAST_SHARE and not is_measured:
-            if not self.first.seen and self.base is None:
+            if not self.first.seen:
                 self.first.expect(other.first.now, _first_doubt(self.speed))
             self._expect_answers(max(other.mean_s, _LEAST_ANSWER_S), 1.0)
 
@@ -164,8 +159,7 @@ class EngineModel:
 
     def _expect_speed(self) -> None:
         """Replace the priors with those of `speed`; what was learned from answers stays."""
-        if self.base is None:
-            self.first.expect(_first_prior(self.speed), _first_doubt(self.speed))
+        self.first.expect(_first_prior(self.speed), _first_doubt(self.speed))
         if (answer_s := self.speed.answer_s) is not None:
             self._expect_answers(max(answer_s, _LEAST_ANSWER_S), 4.0)
         elif not self.rest.seen:
@@ -173,7 +167,7 @@ class EngineModel:
 
     def _restate(self, factor: float) -> None:
         """Rescale all features but the first: their unit is c(m), which changed by `factor`."""
-        if factor != 1.0 and self.base is None:
+        if factor != 1.0:
             self.first.restate((1.0, *[factor] * (len(self.first.now) - 1)))
 
     def _expect_answers(self, answer_s: float, weight: float) -> None:
@@ -224,11 +218,6 @@ class EngineModel:
             self._tokens += (tokens - self._tokens) * (0.05 if self._tokens else 1.0)
         return tokens / self._tokens
 
-    def as_usual(self, tokens: int, mode: EngineModel) -> int:
-        """Return an answer's length as it would have been without the mode."""
-        known = self._tokens > 0.0 and mode._tokens > 0.0
-        return max(round(tokens * self._tokens / mode._tokens), 1) if known else tokens
-
     def answered(
         self, seconds: float, others: float, weight: float, *, teaches: bool
     ) -> tuple[bool, float]:
@@ -278,8 +267,7 @@ class EngineModel:
 
     def restore(self, state: object) -> None:
         """Restore a result of `state`, unless there are samples already; skip invalid parts."""
-        shares = self.base is not None
-        if not isinstance(state, dict) or self.rest.seen or (self.first.seen and not shares):
+        if not isinstance(state, dict) or self.rest.seen or self.first.seen:
             return
         scalars = state.get("answers")
         if not (
@@ -290,8 +278,7 @@ class EngineModel:
         ):
             return
         unit = state.get("seconds_per_token")
-        restored = not shares and self.first.restore(state.get("first"))
-        if restored and type(unit) is float and 1e-12 < unit < 1e3:
+        if self.first.restore(state.get("first")) and type(unit) is float and 1e-12 < unit < 1e3:
             self._restate(self.speed.seconds_per_token / unit)
         if self.rest.restore(state.get("rest")):
             own = map(float, [*scalars, 0.0, 0.0][:5])

@@ -28,6 +28,10 @@ the first line is not learned; the prompts ahead are then estimated from elapsed
 answers still teach the second line and the paces. Errors are relative to the prediction, for first
 tokens to the mean of prediction and measurement. Outliers count linearly, old samples fade, and no
 answer can push a constant beyond its bounds.
+
+A mode (`laar.core.modes`) shares its model's lines. How much longer or shorter its answers are is
+taken from the artifact, for which all modes were asked the same questions. While serving they are
+not: hard questions go to other modes than easy ones, and are asked several times.
 """
 
 from __future__ import annotations
@@ -45,6 +49,7 @@ from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.engine_model import ERROR, Constants, EndpointConstants, EngineModel, Sample, Seen
 from laar.core.paces import Paces
 from laar.core.traffic import Elsewhere, Traffic
+from laar.latest import Latest
 
 _MAX_MODELS = 1024  # or twice the number served, if that is more
 _MOST_S = 1e9  # keeps ratios finite
@@ -105,6 +110,7 @@ class Engines:
         self.traffic = Traffic(table)
         self._table = table
         self._models: dict[str, EngineModel] = {}
+        self._lengths: Latest[str, float] = Latest(_MAX_MODELS)
         self.paces = Paces(table)
         self.batches = Batches(table)
         self.kept: EndpointConstants | None = None
@@ -117,6 +123,15 @@ class Engines:
 
     # -- used by decisions ---------------------------------------------------------------------
 
+    def length(self, name: str) -> float:
+        """Return the length of a model's answers in a mode, as a multiple of those without it."""
+        if (length := self._lengths.get(name)) is None:
+            model = self._table.model_of.get(name, name)
+            own_s, usual_s = self._speed(name).answer_s, self._speed(model).answer_s
+            length = own_s / usual_s if own_s and usual_s else 1.0
+            self._lengths[name] = length = min(max(length, 1e-3), 1e3)
+        return length
+
     def constants(self, slots: Slots, model_id: Slots | None = None) -> EndpointConstants:
         """Return the constants of `slots`, for their models or these modes of them."""
         table = self._table
@@ -127,13 +142,16 @@ class Engines:
             return kept
         models = table.models
         model_id = table.model_id[slots] if model_id is None else model_id
-        of = {at: self._model(table.judged[at]) for at in set(model_id.tolist())}
+        names, model_of, lengths = table.judged, table.model_of, np.ones(len(model_id))
+        if model_of:
+            lengths = np.array(list(map(self.length, names)))[model_id]
+        of = {at: self._model(model_of.get(names[at], names[at])) for at in set(model_id.tolist())}
         answered = [model for model in of.values() if model.rest.seen]
         answered.sort(key=lambda model: model.mean_s)
         for model in of.values() if answered and len(of) > 1 else ():
             model.imitate(answered[0])
         unknown = Constants(*[math.nan] * len(Constants._fields))
-        rows = [of[at].constants() if at in of else unknown for at in range(len(table.judged))]
+        rows = [of[at].constants() if at in of else unknown for at in range(len(names))]
         own: Constants[Floats] = Constants(*np.array(rows).T[:, model_id])
         first, rest = self.paces.first[slots], self.paces.rest[slots]
         self.kept = EndpointConstants(
@@ -145,8 +163,8 @@ class Engines:
             s=own.s,
             cw=first * own.cw,
             w=own.cw / own.c,
-            answer_s=rest * own.answer_s,
-            b=rest * own.b,
+            answer_s=rest * lengths * own.answer_s,
+            b=rest * lengths * own.b,
             q=own.q,
             slots=self.batches.most_at_once[slots],
             tokens=own.tokens,
@@ -166,13 +184,14 @@ class Engines:
         What was learned remains valid, in units of the new c(m), so the next decision uses both.
         """
         self.kept, self._speed = None, speed
+        self._lengths.clear()
         for name, model in self._models.items():
             model.measured(speed(name))
 
     def seen(self) -> dict[str, Seen]:
         """Return c(m) of the models whose first tokens were seen. Thread-safe."""
         models = list(self._models.items())
-        return {name: model.seen() for name, model in models if model.first.seen and not model.base}
+        return {name: model.seen() for name, model in models if model.first.seen}
 
     # -- events --------------------------------------------------------------------------------
 
@@ -181,7 +200,7 @@ class Engines:
         slot, traffic = began.slot, self.traffic
         traffic.advance(slot, now)
         at = self._table.model_id.item(slot)
-        model = self._model(began.mode or (self._table.models[at] if at >= 0 else ""))
+        model = self._model(self._table.models[at] if at >= 0 else "")
         pace = max(model.first.now[1] * self.paces.first.item(slot), 1e-3)  # `_pace`, inlined
         began.model = model
         began.work_s = model.work_s(began.plain_s, began.context_tokens)
@@ -250,14 +269,15 @@ class Engines:
         beside_s = traffic.flight_s.item(slot) - began.flight_s
         others = max(0.0, beside_s / max(span_s, 1e-6) - 1.0)
         d0, d1 = model.rest.now
-        alone_s, tokens = took / (1.0 + d1 / d0 * others), answer_tokens
-        if (base := model.base) is not None:  # as the model would have answered without the mode
-            alone_s *= base.unit_s / model.unit_s
-            tokens = base.as_usual(answer_tokens, model) if answer_tokens else None
-        self.paces.ended(slot, alone_s, tokens)
+        # As the model would have answered without the mode.
+        longer = self.length(began.mode) if began.mode else 1.0
+        if answer_tokens and began.mode:
+            answer_tokens = max(round(answer_tokens / longer), 1)
+        self.paces.ended(slot, took / longer / (1.0 + d1 / d0 * others), answer_tokens)
         if seen:  # prompts prefilled meanwhile delayed the answer
             waited = model.constants().cw * self.paces.first.item(slot)
             took = max(took - waited * (traffic.done_s.item(slot) - began.done_s), 0.1 * took)
+        took /= longer
         even_s, weight = took / self.paces.rest.item(slot), _UNKNOWN_LENGTH
         if answer_tokens:
             length = model.length(answer_tokens, usual=not self.paces.hasty.item(slot))
@@ -318,7 +338,7 @@ class Engines:
         if not isinstance(state, dict):
             return
         models, paces = state.get("models"), state.get("paces")
-        for name in self._table.judged:
+        for name in self._table.models:
             if isinstance(models, dict) and name in models:
                 self._model(name).restore(models[name])
         for address, known in paces.items() if isinstance(paces, dict) else ():
@@ -332,15 +352,13 @@ class Engines:
 
     def _report(self, slot: int, model: EngineModel, sample: Sample) -> None:
         """Pass a sample of this picker to the others, and learn from it."""
-        if sample.first or not model.base:  # records can't name a mode
-            self.on_sample(slot, sample)
+        self.on_sample(slot, sample)
         self._learn(slot, model, sample)
 
     def _learn(self, slot: int, model: EngineModel, sample: Sample) -> None:
         features, weight, changed = sample.features, sample.weight, False
         teaches = not self.paces.hasty.item(slot)
-        base = model.base or model
-        first_level, rest_level = base.first.level, base.rest.level
+        first_level, rest_level = model.first.level, model.rest.level
         if sample.first:
             guess = max(0.0, model.first.guess(features))
             # Half relative to the sample: if the guess is far too high, samples must still count.
@@ -358,7 +376,7 @@ class Engines:
             fits, ratio = model.answered(even_s, features[0], weight, teaches=teaches)
             changed, ratio = fits, ratio * sample.took_s / even_s
         as_of = self.traffic.arrived_at
-        levels = first_level, rest_level + math.log(base.unit_s)
+        levels = first_level, rest_level + math.log(model.unit_s)
         moved = self.paces.learn(slot, ratio, weight, as_of, levels, first=sample.first)
         if moved is not None:
             model.paces_changed(*moved)
@@ -393,9 +411,7 @@ class Engines:
         if model is None:
             if len(self._models) >= max(_MAX_MODELS, 2 * len(self._table.models)):
                 self._models.clear()  # names come from endpoint sources, but still need a cap
-            base = self._table.model_of.get(name)
-            model = EngineModel(self._speed(name), None if base is None else self._model(base))
-            self._models[name] = model
+            model = self._models[name] = EngineModel(self._speed(name))
         return model
 
 

@@ -53,11 +53,13 @@ class View:
         rtt_s: round trip.
         wire_s: seconds on the network before the first token: the round trips in which the
             connection opens, the body arrives and the answer returns.
-        probability: P(correct) of the candidate's model, given the models that failed.
+        probability: P(correct) of the candidate's model, given the attempts that failed.
         evidence: number of outcomes that this is based on.
         seconds_per_token: c(m): estimated seconds of prefill for each uncached token.
         base_s: the part of an answer's time that does not grow with the prompt, in seconds.
         times_tried: earlier attempts at the question with the candidate's model.
+        sampled: whether another attempt with a tried model is another draw, so that `probability`
+            says what it is worth; None if it would only repeat the wrong answer.
         cell: language, length bucket and task of the request.
         wrong_s: seconds that a wrong answer costs the client; None if it asks again, and so pays
             the next attempt.
@@ -127,7 +129,13 @@ class View:
     beside: Beside | None = None
     knows_outcomes: bool = True
     fits: Mask | None = None
+    sampled: Mask | None = None
     faults: tuple[Fault, ...] = ()
+
+    @property
+    def times_repeated(self) -> Floats:
+        """Earlier attempts with the candidate's model whose wrong answer it would repeat."""
+        return self.times_tried if self.sampled is None else self.times_tried * ~self.sampled
 
     @property
     def held_tokens(self) -> Floats:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import orjson
 
-from laar.core.request import LIMITS, Api
+from laar.core.request import LIMITS, Api, is_reproducible
 from laar.health.recent import Habit, stands_out
 from laar.latest import Latest
 
@@ -72,12 +72,14 @@ class Mode(NamedTuple):
         model: the model.
         members: what bodies get after the opening brace, by API.
         own_prefix: as in `ModeSettings`.
+        reproducible: its members make answers reproducible.
     """
 
     name: str
     model: str
     members: Mapping[Api, bytes]
     own_prefix: bool
+    reproducible: bool
 
 
 class Refused:
@@ -105,7 +107,13 @@ class Refused:
 def modes_of(models: Iterable[str], modes: ByModel, taken: Container[str]) -> list[Mode]:
     """Return the modes of some models, except those whose full names are taken."""
     return [
-        Mode(name, model, {a: orjson.dumps(m)[1:-1] for a, m in of.members.items()}, of.own_prefix)
+        Mode(
+            name,
+            model,
+            {api: orjson.dumps(members)[1:-1] for api, members in of.members.items()},
+            of.own_prefix,
+            any(map(is_reproducible, of.members.values())),
+        )
         for model in models
         for short, of in modes.get(model, {}).items()
         if (name := f"{model}:{short}") not in taken

@@ -25,6 +25,18 @@ LIMITS = (
 """Members that limit the tokens of an answer; the first given counts."""
 
 
+SAMPLING = ("temperature", "top_k", "seed")
+"""Members that can make answers reproducible."""
+
+
+def is_reproducible(members: Mapping[str, Any]) -> bool:
+    """Return whether a body, or part of it, makes a model give the same answer each time."""
+    inner = members.get("sampling_params")  # in /inference/v1/generate
+    given = inner if isinstance(inner, Mapping) else members
+    greedy = given.get("temperature") in (0, "0") or given.get("top_k") in (1, "1")
+    return greedy or given.get("seed") is not None
+
+
 class Api(StrEnum):
     """Body format of a request: OTHER are engines' own; an OPAQUE request's body is not read."""
 
@@ -86,6 +98,7 @@ class Request:
             may be shed first.
         objective: name of that objective; empty if none.
         any_mode: its body may be changed, and does not say itself how to answer (`core.modes`).
+        reproducible: as far as its body shows, it gets the same answer from a model each time.
         tried: ``x-laar-tried-models`` as the client sent it: models that answered wrongly.
         companion_of: id of a request in flight for the same question, from ``x-laar-companion-of``;
             empty unless this is its companion.
@@ -139,6 +152,7 @@ class Request:
     priority: int = 0
     objective: str = ""
     any_mode: bool = False
+    reproducible: bool = False
     tried: str = ""
     companion_of: str = ""
     retries: bool = False

@@ -123,6 +123,14 @@ def view_of(
     if wrong_s is None and is_open and not asks_again:
         wrong_s = settings.wrong_answer_s
     p, evidence, some = known.probability[judged], known.evidence[judged], np.count_nonzero
+    times_tried, sampled = np.zeros(len(slots)), None
+    if tried:
+        times_tried = _times_tried(table.judged, tried)[model_id]
+        if known.repeats is not None:  # where nothing is known of a model, another is tried
+            sampled = evidence > 0.0
+            fixed = [number for number, mode in table.modes.items() if mode.reproducible]
+            sampled &= ~np.isin(model_id, fixed)
+            p = p * np.where(sampled, known.repeats[judged], 1.0) ** times_tried
     is_known = tried or some(evidence)
     if not is_known and len(models) > 1:
         is_known = np.maximum.reduce(p) > np.minimum.reduce(p)
@@ -154,7 +162,7 @@ def view_of(
         evidence=evidence,
         seconds_per_token=known.seconds_per_token[own_id],
         base_s=known.base_s[model_id],
-        times_tried=_times_tried(table.judged, tried)[model_id] if tried else np.zeros(len(slots)),
+        times_tried=times_tried,
         cell=known.cell,
         wrong_s=wrong_s,
         tpot_objective_s=tpot_s,
@@ -172,6 +180,7 @@ def view_of(
         chain=chain,
         chains=chains,
         fetched_tokens=fetched_tokens,
+        sampled=sampled,
     )
     if reason and group.plain is not None:  # nothing is known of modes then
         plain = replace(group.plain, prefillers=group.prefillers and group.plain.prefillers)

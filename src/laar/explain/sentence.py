@@ -141,7 +141,7 @@ def _name(record: DecisionRecord, view: View, rival: int) -> str:
 
 def _why(view: View, terms: Terms, winner: int, rival: int, *, alike: bool) -> str:
     """Return the reasons for and against the rival; `alike` if both have the same model."""
-    if view.times_tried[rival] > view.times_tried[winner]:
+    if view.times_repeated[rival] > view.times_repeated[winner]:
         return "was tried already"
     answers = terms.each(terms.answers, 1.0)
     if answers[winner] > _MUCH * answers[rival]:

@@ -19,13 +19,13 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
-from laar.core.request import LIMITS, Api, Request
+from laar.core.request import LIMITS, SAMPLING, Api, Request, is_reproducible
 from laar.errors import RequestError
 from laar.protocol.forms import field_span
 from laar.protocol.jsonscan import (
@@ -62,7 +62,8 @@ _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 _MAX_SCALAR_BYTES = 4096
 _SAMPLING = "sampling_params"
 _LIMITS = frozenset((*LIMITS, _SAMPLING))
-_READ_AT_LENGTH = {"model", "stream", *LIMITS, "cache_salt", "store", "background"}
+_SAMPLES = frozenset((*SAMPLING, _SAMPLING))
+_READ_AT_LENGTH = {"model", "stream", *LIMITS, *SAMPLING, "cache_salt", "store", "background"}
 _ACTS = frozenset(("store", "background", "tools"))
 _HARMLESS_TOOLS = ("function", "custom", "local_shell", "web_search")
 """Types of tools that clients run, or that only read."""
@@ -83,13 +84,14 @@ class Body(Request):
     `model_span` is the span of the model's name, if it was located; empty if there is none.
     `acts` if the body asks for more than an answer: to keep it, to go on in the background, to call
     tools. `document` is the body as parsed by `orjson`, until the request is complete; None if it
-    was parsed otherwise.
+    was parsed otherwise. `members` are the names of its members; empty if it is opaque.
     """
 
     id: str = ""
     model_span: Span | None = None
     acts: bool = False
     document: dict[str, Any] | None = field(default=None, repr=False, compare=False)
+    members: Collection[str] = field(default=(), repr=False, compare=False)
 
 
 def read_body(api: Api, body: bytes) -> Body:
@@ -109,7 +111,7 @@ def read_body(api: Api, body: bytes) -> Body:
         peeked = _peek(body)
         span = model_span(body) if peeked and len(body) > ASIDE_BYTES else None
         return Body(api=_OPAQUE, model=peeked, model_span=span)
-    document, is_plain = _document(body)
+    document, is_plain, members = _document(body)
     named = document.get("model")
     model = "" if named is None else named
     if not isinstance(model, str):
@@ -143,6 +145,7 @@ def read_body(api: Api, body: bytes) -> Body:
         longest_share=spans.longest_share,
         stream=document.get("stream") in _TRUE,
         max_tokens=None if _LIMITS.isdisjoint(document) else _limit(document),
+        reproducible=not _SAMPLES.isdisjoint(document) and is_reproducible(document),
         salt=salt if isinstance(salt, str) else "",
         model_span=model_span(body) if len(body) > ASIDE_BYTES else None,  # else when needed
         acts=(api is _RESPONSES or not _ACTS.isdisjoint(document)) and _acts(api, document),
@@ -152,6 +155,7 @@ def read_body(api: Api, body: bytes) -> Body:
         response_id=previous if isinstance(previous, str) else "",
         conversation_id=conversation,
         document=document if is_plain else None,
+        members=members,
     )
     if not is_plain:  # `orjson` rejects lone surrogates
         read.model, read.question, read.system = map(_text, (model, read.question, read.system))
@@ -224,8 +228,8 @@ def _peek(body: bytes) -> str:
     return _text(model) if isinstance(model, str) else ""
 
 
-def _document(body: bytes) -> tuple[dict[str, Any], bool]:
-    """Return the body as an object, and whether `orjson` accepts it.
+def _document(body: bytes) -> tuple[dict[str, Any], bool, Collection[str]]:
+    """Return the body as an object, whether `orjson` accepts it, and its members' names.
 
     Raises:
         RequestError: the body is not a JSON object, or names hosts for the engine.
@@ -234,12 +238,12 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool]:
         raise RequestError(415, "compressed-body", "the body is compressed; send it as plain JSON")
     is_plain = len(body) <= SHORT_BYTES or is_quick(body)
     try:
-        document = orjson.loads(body) if is_plain else _long_document(body)
+        document, members = (orjson.loads(body), None) if is_plain else _long_document(body)
     except orjson.JSONDecodeError as error:
         utf8_of(body)  # raises if it is not UTF-8
         is_plain = False
         try:
-            document = json.loads(body)
+            document, members = json.loads(body), None
         except UnicodeDecodeError:
             raise RequestError(415, "not-utf-8", "the body is compressed or not UTF-8") from None
         except RecursionError:
@@ -251,22 +255,25 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool]:
         raise _bad("the body must be a JSON object")
     if not HARMLESS.issuperset(document):
         check_members(document)
-    return document, is_plain
+    return document, is_plain, document if members is None else members
 
 
-def _long_document(body: bytes) -> Any:
-    """Return what a long body contains: if it can't be parsed in pieces, only its scalars."""
+def _long_document(body: bytes) -> tuple[Any, Collection[str] | None]:
+    """Return what a long body contains: if it can't be parsed in pieces, only its scalars.
+
+    Then the names of all its members are returned as well.
+    """
     if not has_many_parts(body):
         text = body.removeprefix(BYTE_ORDER_MARK)
         for mended in (bytes, without_lone_surrogates):
             with contextlib.suppress(ValueError, RecursionError):
-                return parse_in_pieces(mended(text))
+                return parse_in_pieces(mended(text)), None
     check_keys(body)
     return _scalars(body)
 
 
-def _scalars(body: bytes) -> dict[str, Any]:
-    """Read the members in `_READ_AT_LENGTH` that are scalars, without parsing the others.
+def _scalars(body: bytes) -> tuple[dict[str, Any], Collection[str]]:
+    """Read the members in `_READ_AT_LENGTH` that are scalars, and the names of all.
 
     Raises:
         RequestError: the body is not an object.
@@ -285,7 +292,7 @@ def _scalars(body: bytes) -> dict[str, Any]:
                 found[name] = json.loads(text[start:end])
             except ValueError:
                 raise _bad(f"`{name}` is not valid JSON") from None
-    return found
+    return found, spans.keys()
 
 
 def _text(text: str) -> str:

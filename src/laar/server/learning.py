@@ -65,6 +65,7 @@ class Learning:
             policy=decision.policy,
             now=decision.now,
             adapter=decision.flight.adapter,
+            reproducible=request.reproducible or bool(decision.mode and decision.mode.reproducible),
         )
 
     def settled(self, decision: Decision, end: Completion) -> None:

@@ -67,6 +67,7 @@ class RecordsWorld:
         request = Request(
             id=f"q{at}", api=Api.CHAT, model="auto", question=text, chars=chars, session=f"q{at}"
         )
+        request.reproducible = True  # there is one recorded answer of each model
         return Question(
             request=request,
             prompt=Prompt(prompt_tokens=tokens, output_tokens=_ANSWER_TOKENS, blocks=blocks),

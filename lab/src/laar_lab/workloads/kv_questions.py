@@ -70,7 +70,7 @@ def request_for(query: Query, prompt: Prompt) -> Request:
     skeleton = replace(query, length_tokens=_SKELETON_TOKENS).prompt
     request = request_of(0, Arrival(at_s=0.0, prompt=prompt, session=query.id))
     chars = _size(query.language, query.length_tokens)[0]
-    return replace(request, id=query.id, question=skeleton, chars=chars)
+    return replace(request, id=query.id, question=skeleton, chars=chars, reproducible=True)
 
 
 def _judge(surface: AccuracySurface, query: Query, tokens: int) -> Callable[[str], bool]:

@@ -1,6 +1,6 @@
 """The default cost: the time a request would take, and the time it would cost all others.
 
-    cost   = ((own + others - invested) / A + (1 - Q) * wrong) * penalty ** times_tried  [seconds]
+    cost   = ((own + others - invested) / A + (1 - Q) * wrong) * penalty ** times_repeated  [s]
 
     own    = 2 * (k_rtt * rtt + base + prefill * (1 + s * n) + k_queue * wait)
              + (answer + b * n) / (1 - load)
@@ -109,7 +109,7 @@ class Outlook:
         if moving is not None:
             probability = probability / moving
         cost_s, penalty = until_correct(
-            total_s, probability, view.times_tried, view.answers, view.wrong_s
+            total_s, probability, view.times_repeated, view.answers, view.wrong_s
         )
         if moving is not None:
             penalty = penalty * moving

@@ -324,7 +324,7 @@ class RequestHalf(StreamState):
             )
         self.read_answer = self.read_answer and self.dialect.is_own
         self._complete_request(read)
-        read.document = None
+        read.document, read.members = None, ()
         out.append(Ask(read))
         return RequestPhase.DECIDING
 
@@ -352,9 +352,9 @@ class RequestHalf(StreamState):
         request.tenant, request.objective = head.tenant, head.objective
         if head.objective:
             request.priority = env.rules.priority(head.objective, self._pool)
-        if env.kept_members is not None and request.document is not None:
+        if env.kept_members is not None and request.members:
             may_change = not (self.shadow or head.signed or self.answer.is_hidden)
-            request.any_mode = may_change and env.kept_members.isdisjoint(request.document)
+            request.any_mode = may_change and env.kept_members.isdisjoint(request.members)
         request.tried, request.task = head.tried, head.task
         if env.settings.allow_policy_header:
             request.policy = head.policy

@@ -394,7 +394,8 @@ class _Asking:
         record.engine_s += exchange.latency_s
         record.correct = exchange.status == 200 and record.question.is_correct(decision.model)
         self.on_attempt(exchange, record.correct)
-        self.tried += [model for model in decision.tried if model not in self.tried]
+        others = [model for model in self.tried if model not in decision.tried]
+        self.tried = [*decision.tried, *others]
         gone = self.stop_when_exhausted and decision.exhausted
         if record.correct:
             for other in self.in_flight:
