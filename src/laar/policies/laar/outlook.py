@@ -109,7 +109,11 @@ class Outlook:
         if moving is not None:
             probability = probability / moving
         cost_s, penalty = until_correct(
-            total_s, probability, view.times_repeated, view.answers, view.wrong_s
+            total_s,
+            probability,
+            view.times_tried if view.sampled is None else view.times_repeated,
+            view.answers,
+            view.wrong_s,
         )
         if moving is not None:
             penalty = penalty * moving
