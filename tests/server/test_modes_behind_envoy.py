@@ -70,16 +70,19 @@ def bodies(upstreams):
 async def test_a_client_that_asks_again_gets_the_fast_mode_and_then_the_model(gateway, http, shape):
     upstreams, runner = await fleet(gateway)
     envoy = await gateway.envoy(shape)
-    status, headers, said = await post(http, envoy, **RETRY)
+    body = BODY[:-1] + b', "temperature": 0}'
+    status, headers, said = await post(http, envoy, body=body, **RETRY)
     assert (status, headers["x-laar-model"]) == (200, "m:fast")
     assert b"wrong" in said
-    assert bodies(upstreams) == [b"{" + FAST + BODY.replace(b'"auto"', b'"m"')[1:]]
+    assert bodies(upstreams) == [b"{" + FAST + body.replace(b'"auto"', b'"m"')[1:]]
     tried = {"x-laar-tried-models": headers["x-laar-tried-models"]}
-    status, headers, said = await post(http, envoy, **RETRY, **tried)
+    status, headers, said = await post(http, envoy, body=body, **RETRY, **tried)
     assert (status, headers["x-laar-model"]) == (200, "m")
     assert (headers["x-laar-tried-models"], headers["x-laar-exhausted"]) == ("m:fast,m", "true")
     assert b"right" in said
     assert sum(FAST in body for body in bodies(upstreams)) == 1
+    sampled, headers, _ = await post(http, envoy, **RETRY, **tried)  # another draw may be right
+    assert (sampled, headers["x-laar-model"]) == (200, "m:fast")
     status, headers, said = await post(http, envoy)  # does not ask again: the model thinks
     assert (headers["x-laar-model"], b"right" in said) == ("m", True)
     async with http.post(
