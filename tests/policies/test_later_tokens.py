@@ -1,5 +1,8 @@
 """Objectives for the time between tokens: who is asked, who is counted, and what is shown."""
 
+import random
+
+import numpy as np
 import pytest
 
 from laar.core.decision import Completion
@@ -8,6 +11,7 @@ from laar.core.request import Api, Request
 from laar.explain.decision_record import DecisionRecord
 from laar.explain.record import shown
 from laar.policies.laar.pricing import inputs_of
+from laar.protocol.headers import read_head
 from support.directors import director_of
 
 A, B = "a:1", "b:1"
@@ -102,6 +106,18 @@ def test_a_prompt_costs_more_beside_answers_that_it_makes_late_and_for_itself():
     assert beside[b] == plain[b]
     assert itself[a] - plain[a] > itself[b] - plain[b] >= 0.0
     assert terms.tpot_s[a] > terms.tpot_s[b] > 0.009
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_header_leaves_costs_finite_and_a_lenient_one_as_they_are(seed):
+    drawn = random.Random(seed)
+    text = f"{drawn.choice('-+')}{drawn.random()}e{drawn.randint(-330, 330)}"
+    text = drawn.choice([text, text, "nan", "inf", f"1e-{drawn.randint(300, 330)}"])
+    tpot_s = read_head({"x-slo-tpot-ms": text}).tpot_objective_s
+    (plain, _), (costs, _) = placed(None, None), placed(tpot_s, tpot_s)
+    assert np.isfinite([*costs.values()]).all(), text
+    if tpot_s is None or tpot_s > 1.0:
+        assert costs == pytest.approx(plain, rel=0.1)
 
 
 @pytest.mark.parametrize(

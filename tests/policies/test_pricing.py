@@ -110,9 +110,10 @@ def late_s(*given, n=5, idle=1.0, stall_s=0.0, **known):
 
 
 def test_an_answer_is_late_by_what_it_takes_beyond_its_objective():
-    assert late_s(1.0, 0, 1.0) == pytest.approx((3.0, 0.0), abs=1e-3)  # 3 + 5 * 0.2 s against 1 s
-    assert late_s(40.0, 0, 1.0)[0] == pytest.approx(0.0, abs=0.1)
-    assert late_s(1.0, 0, 1.0, idle=0.5)[0] == pytest.approx(7.0, abs=1e-3)  # half of it prefills
+    assert late_s(1.0, 0, 1.0) == pytest.approx((3.0, 0.0), abs=2e-3)  # 3 + 5 * 0.2 s against 1 s
+    assert late_s(1.0, 0, 1.0, idle=0.5)[0] == pytest.approx(7.0, abs=2e-3)  # half of it prefills
+    for allowed_s in np.geomspace(12.0, 1e9, 30).tolist():  # what is surely met costs nothing
+        assert 0.0 <= late_s(allowed_s, 0, 1.0)[0] < 0.14
 
 
 def test_others_are_late_by_half_an_answer_beside_them_and_by_the_stall():

@@ -167,7 +167,7 @@ class Engines:
             b=rest * lengths * own.b,
             q=own.q,
             slots=self.batches.most_at_once[slots],
-            tokens=own.tokens,
+            tokens=lengths * own.tokens,
         )
         return self.kept
 

@@ -39,6 +39,9 @@ LATE = 6.0
 _SPREAD = 0.2
 """Error of a predicted answer time beside an objective for later tokens, as a share of it."""
 
+_AT_ONCE = math.log1p(math.exp(-1.0 / _SPREAD))  # so that an answer that takes no time is not late
+_LEAST_S = 1e-9  # of an objective, so that costs are finite
+
 
 class Asked(NamedTuple):
     """The traffic of some endpoints, from `laar.core.traffic.ASKED`; arrays over them.
@@ -186,12 +189,13 @@ def asked_of(traffic: Traffic, slots: Slots, now: float) -> Asked:
 def later_of(engine: EndpointConstants, traffic: Traffic, objective_s: float | None) -> Later:
     """Return the objectives for later tokens at some endpoints, with that of the request."""
     tokens, others = np.maximum(engine.tokens, _ONE), traffic.hurried[engine.of]
+    mean_s = np.maximum(traffic.hurried_s[engine.of] / np.maximum(others, _ONE), _LEAST_S)
     return Later(
         answer_s=engine.answer_s,
         each_s=2.0 * engine.b,
-        own_s=None if objective_s is None else objective_s * tokens,
+        own_s=None if objective_s is None else max(objective_s, _LEAST_S) * tokens,
         others=others,
-        others_s=tokens * np.maximum(traffic.hurried_s[engine.of] / np.maximum(others, _ONE), 1e-9),
+        others_s=tokens * mean_s,
         known=np.sign(engine.tokens),
     )
 
@@ -325,5 +329,5 @@ def price(of: PricingInputs) -> Price:
 def _late_s(answer_s: Floats, limit_s: Floats) -> Floats:
     """Return the seconds by which an answer is expected to be late, given errors of prediction."""
     spread_s = _SPREAD * limit_s
-    late_s: Floats = spread_s * np.logaddexp(_ZERO, (answer_s - limit_s) / spread_s)
+    late_s: Floats = spread_s * (np.logaddexp(_ZERO, (answer_s - limit_s) / spread_s) - _AT_ONCE)
     return late_s
