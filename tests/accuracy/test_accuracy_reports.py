@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -211,3 +213,29 @@ def test_repeats_show_what_repeats_are_worth_and_nothing_else(
         elif order.count(model) == 2 or not correct:
             was_right = correct and order[-1] == model
             assert (online.repeats.share(model) > WORTH) == was_right
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_worth_of_repeats_is_learned_from_repeats_of_repeats(seed: int) -> None:
+    rng = random.Random(seed)
+    _, online = hard_questions()
+    worth, learned = rng.uniform(0.3, 0.9), []
+    for number in range(4000):
+        tried = ("b",) * rng.randint(0, 1) + ("a",) * rng.randint(1, 4)
+        row = online.capability.given_failures(online.probabilities("ab", QA, 0.0), "ab", tried)
+        correct = rng.random() < row[0] * worth ** tried.count("a")
+        assert online.observe("a", QA, correct, 0.0, tried=tried)
+        learned += [online.repeats.share("a")] * (number > 500)
+    assert sum(learned) / len(learned) == pytest.approx(worth, abs=0.08)
+
+
+@given(times=st.integers(1, 9), correct=st.booleans())
+def test_an_answer_that_is_only_repeated_is_no_evidence_against_others(
+    times: int, correct: bool
+) -> None:
+    learned = []
+    for tried in (("a",), ("a",) * times):
+        _, online = hard_questions()
+        online.observe("b", QA, correct, 0.0, tried=tried, reproducible=True)
+        learned.append(online.probabilities("b", QA, 0.0).item())
+    assert learned[0] == learned[1]

@@ -178,12 +178,15 @@ class OnlineOutcomes:
             tenant: tenant of the request.
         """
         if tried:
+            if reproducible:
+                tried = tuple(dict.fromkeys(tried))
             everyone = (model, *(other for other in dict.fromkeys(tried) if other != model))
             row = self.probabilities(everyone, features, now)
             given = self.capability.given_failures(row, everyone, tried)
-            if model in tried:
-                if not reproducible:
-                    self.repeats.observe(model, given.item(0), correct=correct)
+            if repeated := tried.count(model):
+                if not reproducible:  # each earlier repeat has kept its share, too
+                    expected = given.item(0) * self.repeats.share(model) ** (repeated - 1)
+                    self.repeats.observe(model, expected, correct=correct)
                 return True
             offset = float((row - given)[0])
         if not (0 < weight <= 1 and -1 <= offset <= 1 and isfinite(now)):
