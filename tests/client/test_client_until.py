@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import random
 from typing import Any
 
 import orjson
@@ -459,7 +460,27 @@ async def test_a_wrong_answer_is_followed_by_another_companion(pairs: Any) -> No
     outcome = await ask("aiohttp", fleet, at_once=2)
     assert [(a.model, a.correct) for a in outcome.attempts] == [("b", False), ("c", True)]
     assert fleet.headers[2]["x-laar-companion-of"] == fleet.headers[0]["x-request-id"]
-    assert fleet.headers[2]["x-laar-tried-models"] == "a,b"
+    assert fleet.headers[2]["x-laar-tried-models"] == "b", "the picker knows of a, still asked"
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_each_of_two_at_once_counts_also_if_both_ask_one_model(pairs: Any, seed: int) -> None:
+    rng, names = random.Random(seed), dict[str, str]()
+    fleet = await pairs(None)
+
+    def script(number: int, body: dict[str, Any]) -> Any:
+        sent, name = fleet.headers[number], rng.choice("ab")
+        first = names.get(sent.get("x-laar-companion-of", ""), "")
+        names[sent["x-request-id"]] = name
+        tried = ",".join(filter(None, [sent.get("x-laar-tried-models"), first, name]))
+        of = {"x-laar-model": name, "x-laar-tried-models": tried}
+        return Delayed(rng.uniform(0.1, 0.3), completion("no idea", of))
+
+    fleet.script = script
+    outcome = await ask("aiohttp", fleet, at_once=2, max_attempts=7, params={"temperature": 1})
+    wrong = [attempt.model for attempt in outcome.attempts]
+    tried = [h.get("x-laar-tried-models", "").split(",") for h in fleet.headers]
+    assert tried == [[""], [""], *(wrong[:at] for at in range(1, 6))]
 
 
 async def test_a_refused_companion_is_no_attempt(pairs: Any) -> None:

@@ -21,6 +21,7 @@ from uuid import uuid4
 
 import aiohttp
 
+from laar.accuracy.retry import with_model
 from laar.client.transport import Reply, completions_url, post
 from laar.core.request import is_reproducible
 from laar.errors import SettingError
@@ -181,9 +182,9 @@ async def until_correct(
             if made[-1].correct or (reply.status not in RETRYABLE and reply.status != 200):
                 break
             if tried := reply.headers.get(names.TRIED):
-                of, earlier = tried.split(","), sent.get(names.TRIED)
-                others = [] if earlier is None else earlier.split(",")
-                sent[names.TRIED] = ",".join([*of, *(one for one in others if one not in of)])
+                # Its other models may lack one that has failed since, or name one still asked.
+                earlier = filter(None, sent.get(names.TRIED, "").split(","))
+                sent[names.TRIED] = ",".join(with_model([*earlier], tried.split(",")[-1]))
             # A refused request may succeed next time, so its model does not count as tried.
             is_last = reply.status == 200 and reply.headers.get(names.EXHAUSTED) == "true"
             exhausted = ends = exhausted or (stop_when_exhausted and is_last)
