@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
+from types import SimpleNamespace
 
 import orjson
 import pytest
 
+from laar.core.decision import Completion
 from support import Answer, eventually
 from support.artifacts import artifact, model
 from support.grids import crossed
@@ -179,3 +182,30 @@ async def test_a_long_body_in_many_chunks_gets_the_members_once(gateway, http):
 
     assert (await post(http, envoy, body=chunks(), **RETRY))[0] == 200
     assert bodies(upstreams) == [b"\n {" + FAST + text[1:]]
+
+
+@pytest.mark.parametrize("way", ["no mode", "no model", "accepted"])
+async def test_a_refused_mode_is_a_problem_until_it_is_accepted_or_gone(gateway, way):
+    _, runner = await fleet(gateway)
+    picker, now = runner.picker, time.monotonic()
+    (mode,) = picker.table.modes.values()
+
+    def note(status, name, times=20):
+        for _ in range(times):
+            flight = SimpleNamespace(model=name)
+            decision = SimpleNamespace(flight=flight, now=now, mode=mode if ":" in name else None)
+            end = Completion(status=status, cause="complete", latency_s=0.0)
+            picker.director.candidates.refused.note(decision, end)
+
+    note(400, "m:fast")
+    note(200, "m")
+    await eventually(lambda: "m:fast: not used" in picker.problems.get("modes", ""), what="it")
+    if way == "no mode":
+        routing = picker.settings.routing.model_copy(update={"modes": {}})
+        settings = picker.settings.model_copy(update={"routing": routing})
+        picker.apply(settings, picker.learning.assessor.capability, dict(picker.director.policies))
+    elif way == "no model":
+        gateway.members(*((spec.address, "other") for spec in picker.table.specs()))
+    else:
+        note(200, "m:fast", 2000)
+    await eventually(lambda: "modes" not in picker.problems, what="its end")

@@ -207,10 +207,10 @@ class Picker:
             self.director.engines.restarted(slot)
         self.health.read(slot, reading.kv_usage, reading.refused, self.clock())
         self.director.adapters.read(slot, reading.adapters, reading.max_adapters)
-        for mode in self.table.modes.values():
-            refuses = self.director.candidates.refused.refuses(mode, self.clock())
-            problem = "is not used: engines refuse requests with its members" if refuses else None
-            self.problems.report(f"mode {mode.name}", problem)
+        refuses, modes = self.director.candidates.refused.refuses, self.table.modes.values()
+        if refused := ", ".join(mode.name for mode in modes if refuses(mode, self.clock())):
+            refused += ": not used, as engines refuse requests with the mode's members"
+        self.problems.report("modes", refused or None)
         beliefs = self.prefixes
         # Without a capacity, the cached content is a guess. Orders are kept by address.
         if self.context.in_use is not None and beliefs and not math.isnan(reading.capacity_tokens):
