@@ -262,31 +262,32 @@ def test_a_fleet_without_the_label_decides_as_one_whose_peers_have_nothing_to_pu
 def test_the_source_is_the_soonest_of_those_with_the_longest_prefix():
     draw = np.random.default_rng(6)
     for _ in range(200):
-        count = int(draw.integers(2, 9))
+        count = int(draw.integers(2, 90))
         table = EndpointTable()
         table.replace("t", [endpoint(f"10.0.1.{n}:80") for n in range(count)])
         sources, slots = Sources(table), np.arange(count)
         sources._free_at = {n: float(draw.exponential(0.3)) for n in range(1, count)}
-        groups, held = draw.integers(-1, 3, count), draw.integers(0, 9, count) * 200.0
+        groups, held = draw.integers(-1, 2, count), draw.choice([0.0, 300.0, 900.0, 900.0], count)
         table.pull_group[:count] = groups
+        table.draining = draw.choice(count, draw.integers(0, count), replace=False).tolist()
         ready = np.where(draw.random(count) < 0.3, 0.0, held)  # the others' prefill is not done
         found = sources.offers(slots, groups, slots, held, ready.item, 10_000.0, 0.0)
         for at in range(count):
             peers = [n for n in range(count) if groups[n] == groups[at] >= 0]
             most = max((ready[n] for n in peers), default=0.0)
             soonest = [
-                (sources._free_at.get(n, 0.0), n)
+                (n in table.draining, sources._free_at.get(n, 0.0), n)
                 for n in peers
                 if ready[n] >= most - 256 and most > 256
             ]
-            source = min(soonest)[1] if soonest else -1
+            source = min(soonest)[2] if soonest else -1
             more = ready[source] - held[at] if source >= 0 else 0.0
             if found is None or found.sources[at] < 0:
                 assert more <= 256
                 continue
             assert found.sources[at] == source
             assert found.tokens[at] == more > 256
-            expected_s = min(soonest)[0] + 0.025 + more / 10_000.0
+            expected_s = min(soonest)[1] + 0.025 + more / 10_000.0
             assert found.seconds[at] == pytest.approx(expected_s)
 
 

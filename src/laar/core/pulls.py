@@ -148,7 +148,8 @@ class Sources:
                 continue
             free_at = [self._free_at.get(slot, now) for slot in sources[some].tolist()]
             longest = -shown_tokens[some] // BLOCK_TOKENS
-            order = np.lexsort((load[some], np.maximum(free_at, now), longest))
+            last = np.isinf(load[some])
+            order = np.lexsort((load[some], np.maximum(free_at, now), last, longest))
             near, most = list[tuple[float, int]](), least
             for at in some[order][:_LOOKS].tolist():
                 if len(near) < _ENOUGH and shown_tokens.item(at) >= most - BLOCK_TOKENS:
@@ -160,7 +161,7 @@ class Sources:
             full_s = _START_S + most / tokens_per_s
             times = ((*self._times(sources.item(at), now), at, ready) for ready, at in near)
             wait_s, pace, source, ready = min(
-                times, key=lambda of: (of[0] + of[1] * full_s, load.item(of[2]))
+                times, key=lambda of: (load[of[2]] == math.inf, of[0] + of[1] * full_s, load[of[2]])
             )
             missing = ready - held_tokens
             to = of_group & (missing > BLOCK_TOKENS)
