@@ -59,30 +59,30 @@ def test_without_objectives_nothing_is_computed_and_with_one_it_is_counted(tpot_
     assert late_of(d, d.decide(request(), 5001.0)) is None
 
 
-def moved(d, decision):
-    d.served_by(decision, A if decision.address == B else B, 5000.1)
-    assert d.engines.traffic.hurried[d.table.slot(decision.flight.address)] == 1.0
-    end(d, decision)
-
-
-WAYS = {
-    "complete": end,
-    "refused": lambda d, decision: end(d, decision, status=503),
-    "disconnected": lambda d, decision: end(d, decision, cause="disconnect", status=None),
-    "moved": moved,
-    "its endpoint removed": lambda d, decision: (d.table.replace("t", []), end(d, decision)),
-}
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_however_a_request_ends_it_is_no_longer_counted(way):
-    d = fleet()
-    for _ in range(3):
-        d.table.replace("t", [EndpointSpec(address=a, models=("m",)) for a in (A, B)])
-        WAYS[way](d, d.decide(request(LIMIT_S), 5000.0))
-        assert d.engines.traffic.any_hurried == 0.0
-        assert not d.engines.traffic.hurried.any()
-        assert not d.engines.traffic.hurried_s.round(9).any()
+@pytest.mark.parametrize("seed", range(60))
+def test_however_requests_end_and_endpoints_come_and_go_those_in_flight_are_counted(seed):
+    drawn, names = random.Random(seed), [A, B, "c:1", "d:1"]
+    d, flights, now = director_of(A, B), [], 0.0
+    counts = d.engines.traffic
+    for _ in range(60):
+        now += drawn.random()
+        way = drawn.choice(["decide", "decide", "end", "move", "replace"])
+        if way == "replace":
+            some = drawn.sample(names, drawn.randint(0, 4))
+            d.table.replace("t", [EndpointSpec(address=a, models=("m",)) for a in some])
+        elif way == "decide" and len(d.table):
+            flights.append(d.decide(request(drawn.choice([None, LIMIT_S, 3600.0])), now))
+        elif way == "end" and flights:
+            decision = flights.pop(drawn.randrange(len(flights)))
+            how = drawn.choice(["complete", "disconnect"]), drawn.choice([200, 503, None])
+            for _ in range(drawn.randint(1, 2)):
+                end(d, decision, now - decision.now, *how)
+        elif way == "move" and flights:
+            d.served_by(drawn.choice(flights), drawn.choice(names), now)
+        own = [f.flight.slot for f in flights if f.request.tpot_objective_s is not None]
+        assert counts.hurried.tolist() == np.bincount(own, minlength=len(counts.hurried)).tolist()
+        assert counts.any_hurried == len(own)
+        assert min(counts.came.min(), counts.load.min(), counts.mean.min()) > -1e-9
 
 
 def placed(tpot_s, others_tpot_s):

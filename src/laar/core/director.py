@@ -188,6 +188,7 @@ class Director(Chooser):
             self.attempted(decision, named[: named.index(address)], now)
         if flight.attempt is not None:
             self.degraded.attempt("health", self.health.gone, flight.attempt, now)
+        self.degraded.attempt("learning", self._feedback.moves, decision, now)
         self._release(decision)
         if self.prefixes is not None and flight.receipt is not None:
             self.degraded.attempt("prefixes", self.prefixes.retract, flight.receipt)

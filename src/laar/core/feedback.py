@@ -29,17 +29,10 @@ class Feedback:
         self._engines = chooser.engines
 
     def begin(self, decision: Decision, now: float) -> None:
-        """Begin the engines' record of a request, before its endpoint counts it.
-
-        If the request moved there from another endpoint, end its record of that one.
-        """
+        """Begin the engines' record of a request, before its endpoint counts it."""
         view, at, flight = decision.view, decision.position, decision.flight
         if view is None:
             return
-        earlier, flight.began = flight.began, None
-        if earlier is not None:
-            self._engines.gone(earlier, now)
-            self._engines.traffic.uncount(earlier.slot, earlier.work_s, decision.now, now)
         began = Began(
             slot=flight.slot,
             plain_s=decision.uncached_tokens * view.seconds_per_token.item(at),
@@ -48,7 +41,7 @@ class Feedback:
             others=self._table.in_flight.item(flight.slot),
             rtt_s=view.wire_s.item(at),
             shown=decision.request.first_token_seen,
-            teaches=earlier is None
+            teaches=not flight.served  # else it has moved there from another endpoint
             and decision.pull is None
             and (view.fetched_tokens is None or not view.fetched_tokens[at])
             and (view.load_s is None or not view.load_s[at])
@@ -59,6 +52,13 @@ class Feedback:
             mode="" if decision.mode is None else decision.mode.name,
         )
         flight.began = self._engines.began(began, now)
+
+    def moves(self, decision: Decision, now: float) -> None:
+        """End the engines' record of a request that moves, before its endpoint removes it."""
+        began, decision.flight.began = decision.flight.began, None
+        if began is not None:
+            self._engines.gone(began, now)
+            self._engines.traffic.uncount(began.slot, began.work_s, decision.now, now)
 
     def prefill_ended(self, decision: Decision, now: float, *, ok: bool) -> None:
         """Tell the engines that a prefill ended, before the table removes it from its counts.
