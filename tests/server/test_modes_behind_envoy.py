@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from types import SimpleNamespace
 
 import orjson
 import pytest
 
-from laar.core.decision import Completion
+from laar.health.recent import Habit
 from support import Answer, eventually
 from support.artifacts import artifact, model
 from support.grids import crossed
@@ -188,17 +187,11 @@ async def test_a_long_body_in_many_chunks_gets_the_members_once(gateway, http):
 async def test_a_refused_mode_is_a_problem_until_it_is_accepted_or_gone(gateway, way):
     _, runner = await fleet(gateway)
     picker, now = runner.picker, time.monotonic()
-    (mode,) = picker.table.modes.values()
-
-    def note(status, name, times=20):
-        for _ in range(times):
-            flight = SimpleNamespace(model=name)
-            decision = SimpleNamespace(flight=flight, now=now, mode=mode if ":" in name else None)
-            end = Completion(status=status, cause="complete", latency_s=0.0)
-            picker.director.candidates.refused.note(decision, end)
-
-    note(400, "m:fast")
-    note(200, "m")
+    habits = picker.director.candidates.refused._habits
+    habits["m:fast"], habits["m"] = refused, usual = Habit(), Habit()
+    for _ in range(20):
+        refused.note(now, happened=True)
+        usual.note(now, happened=False)
     await eventually(lambda: "m:fast: not used" in picker.problems.get("modes", ""), what="it")
     if way == "no mode":
         routing = picker.settings.routing.model_copy(update={"modes": {}})
@@ -207,5 +200,5 @@ async def test_a_refused_mode_is_a_problem_until_it_is_accepted_or_gone(gateway,
     elif way == "no model":
         gateway.members(*((spec.address, "other") for spec in picker.table.specs()))
     else:
-        note(200, "m:fast", 2000)
+        habits["m:fast"] = usual
     await eventually(lambda: "modes" not in picker.problems, what="its end")

@@ -40,7 +40,6 @@ _SPREAD = 0.2
 """Error of a predicted answer time beside an objective for later tokens, as a share of it."""
 
 _AT_ONCE = math.log1p(math.exp(-1.0 / _SPREAD))  # so that an answer that takes no time is not late
-_LEAST_S = 1e-9  # of an objective, so that costs are finite
 
 
 class Asked(NamedTuple):
@@ -189,11 +188,11 @@ def asked_of(traffic: Traffic, slots: Slots, now: float) -> Asked:
 def later_of(engine: EndpointConstants, traffic: Traffic, objective_s: float | None) -> Later:
     """Return the objectives for later tokens at some endpoints, with that of the request."""
     tokens, others = np.maximum(engine.tokens, _ONE), traffic.hurried[engine.of]
-    mean_s = np.maximum(traffic.hurried_s[engine.of] / np.maximum(others, _ONE), _LEAST_S)
+    mean_s = np.maximum(traffic.hurried_s[engine.of] / np.maximum(others, _ONE), 1e-9)
     return Later(
         answer_s=engine.answer_s,
         each_s=2.0 * engine.b,
-        own_s=None if objective_s is None else max(objective_s, _LEAST_S) * tokens,
+        own_s=None if objective_s is None else max(objective_s, 1e-9) * tokens,
         others=others,
         others_s=tokens * mean_s,
         known=np.sign(engine.tokens),
