@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 
+import numpy as np
 import orjson
 import pytest
 
@@ -101,6 +102,9 @@ async def test_a_client_that_asks_again_gets_the_fast_mode_and_then_the_model(ga
         shown = await answer.json()
     assert [row["model"] for row in shown["candidates"]] == ["m:fast"] * 2 + ["m"] * 2
     assert "m:fast" in shown["sentence"]
+    page = runner.picker.observability.page
+    right = np.mean([made.decision.view.probability for made in page.memory.latest(99)])
+    assert [row["probability"] for row in page.fleet(0.0)["fleet"]] == pytest.approx([right] * 2)
     await eventually(lambda: not runner.picker.table.in_flight.any(), what="the ends")
 
 
