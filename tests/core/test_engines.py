@@ -7,7 +7,7 @@ import random
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.optimize import lsq_linear
 
@@ -335,6 +335,7 @@ def test_prompts_wait_for_room_in_a_full_cache_except_for_shared_beginnings():
     assert crowded(engines, table, slots, own) is None
 
 
+@example(0.0, 0.0, 2e-313, 0)
 @given(NUMBERS, NUMBERS, NUMBERS, st.integers(-5, 10**12))
 def test_no_answer_moves_a_constant_out_of_its_bounds(ttft, latency, work, tokens):
     table, engines = fleet("a:1", "b:1")

@@ -91,7 +91,7 @@ class Line:
         self._recent = fade**5 * self._recent + np.add.reduce(left)
         before, after = float(self._recent @ self.now), float(self._recent @ now)
         if before > 0.0 and after > 0.0:
-            self.level += math.log(after / before)
+            self.level += math.log(after) - math.log(before)  # their ratio may be infinite
         self.now = now
         self._squares, self._products = squares, products.tolist()
         return True
