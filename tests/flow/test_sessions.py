@@ -766,6 +766,15 @@ def test_a_conversation_without_a_name_has_a_place_and_waits_for_one():
     assert isinstance(picker.ask(now, text=story("one"), tokens=6_200), Decision)
 
 
+def test_a_conversation_without_a_name_is_known_before_any_context_is_evicted():
+    picker = Picker(by_load=False)
+    for number in range(8):  # other prompts take more than half of the cache
+        picker.end(picker.ask(0.0, text=f"{number} " * 1_000, tokens=500), 0.0)
+    conversation(picker, "one", 1.0, first=800)
+    assert picker.flow.session_counts()["placed"] == 1
+    assert not picker.flow.sessions.index.forgotten_blocks["capacity"]
+
+
 def test_a_conversation_without_a_name_waits_if_its_context_was_evicted():
     picker = full(Picker(by_load=False))
     _, now = conversation(picker, "one", 1.0)

@@ -51,8 +51,8 @@ _PRIOR = 0.5
 each time a pause doubles, half of the sessions return meanwhile."""
 
 _UNLIKELY, _LIKELY = 8.0, 0.5
-"""Prior count of prompts without a name that nobody continued, and the share of continued ones from
-which every such prompt is assumed to begin a session."""
+"""Prior count of prompts known by their text alone that nobody continued, and the share of
+continued ones from which every such prompt is assumed to begin a session."""
 
 _LEAST_AGAIN = 0.25
 """Share of a tenant's new names that came with a known context from which its names are ignored.
@@ -169,7 +169,7 @@ class Sessions:
         self._returned = np.full(len(_AGES_S), _PRIOR)
         self._stayed = np.full(len(_AGES_S), _PRIOR)
         self._unnamed: Latest[str, tuple[float, float]] = Latest(_MAX_TENANTS)
-        """By tenant, how many prompts without a name began, and how many of these went on."""
+        """By tenant, how many prompts known by their text alone began, and how many went on."""
         self._renamed: Latest[str, tuple[float, float]] = Latest(_MAX_TENANTS)
         """By tenant, how many new names came, and how many with a known context."""
         self._keeping_s: list[float] = []
@@ -225,7 +225,7 @@ class Sessions:
         ):
             return session
         began, went_on = self._unnamed.get(tenant, (_UNLIKELY, 0.0))
-        return mine if before or (is_first and went_on >= _LIKELY * began) else ""
+        return mine if before or went_on >= _LIKELY * began else ""
 
     def place(self, key: str) -> Place | None:
         """Return the place of a context; None if it has none."""

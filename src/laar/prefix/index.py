@@ -62,6 +62,10 @@ a prompt (English 4 bytes, Japanese or code under 3); a smaller gap may be due t
 _MOST = 0.75
 """Share of a prompt that its continuation repeats."""
 
+_FILLING = 0.5
+"""Share of a cache from which room in it is considered scarce. The session gate does not know the
+contexts that came before, so it is well below 1."""
+
 _MOST_SPARED = 8
 """Maximum number of open requests whose blocks are protected during one eviction."""
 
@@ -169,7 +173,7 @@ class PrefixIndex:
         self.forgotten_blocks = Counter(capacity=0, memory=0, disproved=0)
         """Blocks dropped since the start, by cause."""
         self.is_tight = False
-        """Whether any cache ever had to evict for lack of room; read only."""
+        """Whether any cache was ever half full, so that contexts may soon leave; read only."""
         self.on_cut: Callable[[Cut], object] = lambda _cut: None
         """Called when the end of a prompt leaves a cache."""
 
@@ -476,6 +480,8 @@ class PrefixIndex:
         longer than blocks last used by a request that has ended.
         """
         spared, room_bytes = 0, int(self.room_bytes[cache.slot])
+        if self.held_bytes.item(cache.slot) > _FILLING * room_bytes:
+            self.is_tight = True
         while (excess := int(self.held_bytes[cache.slot]) - room_bytes) > 0:
             use = _oldest(cache)
             claimed = cache.claims.get(use.claim)
@@ -487,7 +493,6 @@ class PrefixIndex:
             limit_bytes = ENDS[use.start + len(use.hashes)] - excess
             keep = max(bisect_right(ENDS, limit_bytes) - 1 - use.start, 0)
             self.forgotten_blocks["capacity"] += self._cut(cache, use, keep, for_room=True)
-            self.is_tight = True
         while self.size_bytes > self._max_bytes:
             largest = self._caches[int(self.held_bytes.argmax())]
             self.forgotten_blocks["memory"] += self._cut(largest, _oldest(largest), 0)

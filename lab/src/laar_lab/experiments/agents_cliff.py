@@ -132,11 +132,22 @@ class _Run:
 
 
 def run_cliff(
-    data: Path, half: int, engines: int, load: float, rule: str, seed: int, *, pickers: int = 1
+    data: Path,
+    half: int,
+    engines: int,
+    load: float,
+    rule: str,
+    seed: int,
+    *,
+    pickers: int = 1,
+    rename: Callable[[Request], None] | None = None,
 ) -> dict[str, float]:
-    """Run a rule on half of the sessions, `load` times as many at a time as the caches hold."""
+    """Run a rule on half of the sessions, `load` times as many at a time as the caches hold.
+
+    `rename` changes what each request says about its session.
+    """
     sites = fleets.of_one("llama-3-8b-a100", engines, kv_tokens=KV_TOKENS)
-    return _run(data, half, sites, load, rule, seed, pickers=pickers)
+    return _run(data, half, sites, load, rule, seed, pickers=pickers, rename=rename)
 
 
 def _run(
@@ -148,10 +159,22 @@ def _run(
     seed: int,
     *,
     pickers: int = 1,
+    rename: Callable[[Request], None] | None = None,
 ) -> dict[str, float]:
     sessions = agents(data, half)(generator(seed, "cliff"))
     at_once = round(load * len(sites) * KV_TOKENS / SESSION_TOKENS)
-    return _held(_Run(sites, rule, seed, pickers), sessions, at_once, ramp_s=60.0)
+    run = _Run(sites, rule, seed, pickers)
+    if rename is not None:
+        run.send = _renamed(run.send, rename)
+    return _held(run, sessions, at_once, ramp_s=60.0)
+
+
+def _renamed(send: Send, rename: Callable[[Request], None]) -> Send:
+    def sent(request: Request, arrival: Arrival, ended: Callable[[Exchange], None]) -> None:
+        rename(request)
+        send(request, arrival, ended)
+
+    return sent
 
 
 def _held(
