@@ -18,14 +18,14 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "laar"
 
 LIMITS = {
-    "lines": 50_729,
-    "statements": 30_922,
+    "lines": 50_743,
+    "statements": 30_934,
     "lines of data": 869,
     "modules": 224,
-    "lines loaded": 34_675,
+    "lines loaded": 34_688,
     "settings": 140,
-    "lines of tests": 59_927,
-    "lines of lab and bench": 34_115,
+    "lines of tests": 60_034,
+    "lines of lab and bench": 34_219,
     "words of README": 700,
     "words of docs": 66_000,
     "words unreleased": 2_000,
