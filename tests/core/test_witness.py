@@ -83,6 +83,15 @@ def test_an_idle_engine_gets_its_share_whatever_its_gauges_show(offsets, counts,
         engine.serve(wanted if is_open else 0)
 
 
+@given(st.booleans(), st.lists(st.integers(0, 6), min_size=20, max_size=40))
+def test_no_load_of_a_healthy_page_is_ignored(counts, requests):
+    engine = Engine(fleet("a:1"), "a:1", (0.0, 0.0, 0.0), counts=counts)
+    for now, wanted in enumerate([*[0] * STILL, *requests]):
+        engine.show(float(now))
+        assert not any(engine.table.ignored(engine.slot))
+        engine.serve(wanted)
+
+
 @given(st.booleans(), st.lists(st.integers(130, 1000), min_size=40, max_size=40, unique=True))
 def test_an_engine_that_others_fill_gets_no_requests(counts, queued):
     """Its gauges move, or stand still while its counters move."""

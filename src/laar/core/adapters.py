@@ -109,7 +109,7 @@ class Adapters:
         if slot >= 0 and not math.isnan(max_adapters):
             known = self._endpoints.setdefault(slot, _Endpoint())
             known.max_adapters = max_adapters
-            known.seen = frozenset() if self._table.is_idle(slot) else running
+            known.seen = frozenset() if any(self._table.ignored(slot)) else running
 
     def restarted(self, slot: int) -> None:
         """Forget the endpoint's loaded adapters."""

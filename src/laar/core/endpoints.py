@@ -388,9 +388,10 @@ class EndpointTable(Names):
                 self.failures[slot] = 0.0
         return slot
 
-    def is_idle(self, slot: int) -> bool:
-        """Return whether nothing confirms the load that an endpoint's metrics page shows."""
-        return slot in self._pages and self._pages[slot].is_idle
+    def ignored(self, slot: int) -> Sequence[float]:
+        """Return how much `waiting`, `running` and `kv_usage` show that nothing confirms."""
+        page = self._pages.get(slot)
+        return page.idle if page and page.idle else (0.0, 0.0, 0.0)
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
         """Store a probe's round trip; None if it failed, infinity if the connection was refused."""

@@ -246,7 +246,7 @@ class FleetState:
             # An engine that falls asleep discards its cache.
             is_empty = reading.restarted or reading.asleep > self._table.asleep[slot]
             self._table.read(key, reading, now)
-            self._report_idle(key, reading, is_idle=self._table.is_idle(slot))
+            self._report_ignored(key, *self._table.ignored(slot))
             if self._beliefs is not None:
                 if is_empty:
                     self._beliefs.restarted(slot, reading.started_s)
@@ -263,11 +263,10 @@ class FleetState:
             if slot in self._table.draining and reading.waiting + reading.running <= 0.0:
                 self._leave_out_idle(slot, now)
 
-    def _report_idle(self, key: str, reading: Reading, *, is_idle: bool) -> None:
-        problem, usage = None, reading.kv_usage
-        requests = sum(filter(math.isfinite, (reading.running, reading.waiting)))
-        if is_idle and (requests > 0.0 or usage > MAX_KV_USAGE):
-            cache = "" if math.isnan(usage) else f" and {usage:.0%} of its cache in use"
+    def _report_ignored(self, key: str, waiting: float, running: float, kv_usage: float) -> None:
+        problem, requests = None, waiting + running
+        if requests > 0.0 or kv_usage > MAX_KV_USAGE:
+            cache = f" and {kv_usage:.0%} of its cache in use" if kv_usage else ""
             problem = f"its page shows {requests:.0f} requests{cache}, but nothing moves: ignored"
         self.problem(f"load {key}", problem)
 
