@@ -4,14 +4,11 @@ Health and metrics stay open, since kubelets and scrapers have no token; reports
 separate token. A browser sends the token through the page's form and gets a cookie that scripts
 can't read and other sites can't send; other clients send it as a bearer token.
 
-Without a token, only a port on loopback can be viewed. An address that keeps sending wrong tokens
-has to wait, but the right token is always accepted, since others may share the address.
+Without a token, only a port on loopback can be viewed.
 """
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import parse_qs
 
@@ -20,8 +17,8 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from laar.errors import RequestError
-from laar.latest import Latest
 from laar.server.browsers import LOGIN, OPEN, body_of
+from laar.server.token_file import is_sent
 
 _OPEN = OPEN | {"/outcomes", "/page.css"}
 _COOKIE = "laar_viewer"
@@ -35,52 +32,6 @@ _FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
 <button>Show</button>{note}</form></main></html>"""
 
 
-class Attempts:
-    """Counts wrong tokens by client address.
-
-    A repeated wrong token counts once: that is not guessing, and clients behind a proxy or a mesh
-    may share their address with a client that still has yesterday's token.
-
-    Args:
-        clock: monotonic seconds.
-    """
-
-    MOST = 10
-    """Maximum number of different wrong tokens in a row from an address; a person makes fewer."""
-    WAIT_S = 60.0
-    MAX_ADDRESSES = 10_000
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._wrong: Latest[str, tuple[set[int], float]] = Latest(self.MAX_ADDRESSES)
-
-    def may_try(self, address: str) -> bool:
-        """Return whether the address has sent few wrong tokens."""
-        wrong, last_s = self._wrong.get(address, (set(), 0.0))
-        return len(wrong) < self.MOST or self._clock() - last_s >= self.WAIT_S
-
-    def right(self, address: str) -> None:
-        """Record a valid token."""
-        self._wrong.pop(address, None)
-
-    def wrong(self, address: str, given: str) -> None:
-        """Record a wrong token."""
-        known, last_s = self._wrong.get(address, (set(), 0.0))
-        now = self._clock()
-        if now - last_s >= self.WAIT_S:
-            known = set()
-        if (sign := hash(given)) not in known and len(known) < self.MOST:
-            known.add(sign)
-            last_s = now
-        self._wrong[address] = known, last_s
-
-
-def address_of(scope: Scope) -> str:
-    """Return the client address of a request."""
-    client = scope.get("client")
-    return str(client[0]) if client else ""
-
-
 @dataclass(eq=False, repr=False)
 class AdminAuth:
     """Middleware that passes on authorized requests, and asks others for the token.
@@ -88,13 +39,11 @@ class AdminAuth:
     Args:
         app: handles the requests that are passed on.
         token: the viewers' token, which may be changed; None if none is required.
-        attempts: counts wrong tokens.
         others: whether other machines can reach the port.
     """
 
     app: ASGIApp
     token: str | None
-    attempts: Attempts
     others: bool = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -111,14 +60,15 @@ class AdminAuth:
             return JSONResponse(
                 {"error": "this port is open to the network: set decisions.viewers_token_file"}, 403
             )
-        may_try = self.attempts.may_try(address_of(scope))
+        request = Request(scope, receive)
         if scope["path"] == LOGIN and scope["method"] == "POST":
-            answer = await self._login(Request(scope, receive))
-            return answer if may_try or answer.status_code < 400 else self._wait()
-        if self._may_look(scope):
+            return await self._login(request)
+        # A browser also sends the cookies of other ports, in any form.
+        cookie = f"bearer {request.cookies.get(_COOKIE, '')}"
+        if any(
+            is_sent(self.token, sent) for sent in (cookie, request.headers.get("authorization", ""))
+        ):
             return None
-        if not may_try:
-            return self._wait()
         if scope["path"] == "/":
             return HTMLResponse(_FORM.format(note=""), 401)
         return JSONResponse(
@@ -133,32 +83,10 @@ class AdminAuth:
         except RequestError as fault:
             return HTMLResponse(_FORM.format(note=""), fault.status)
         given = parse_qs(body.decode("latin-1")).get("token", [""])[0].strip()
-        if not self._is_token(given, request.scope):
+        if not is_sent(self.token or "", f"bearer {given}"):
             note = '<p role="alert">That token is wrong.</p>'
             return HTMLResponse(_FORM.format(note=note), 401)
         answer = RedirectResponse("./", 303)
         encrypted = request.headers.get("x-forwarded-proto", request.url.scheme) == "https"
         answer.set_cookie(_COOKIE, given, httponly=True, samesite="strict", secure=encrypted)
         return answer
-
-    def _wait(self) -> Response:
-        wait = {"retry-after": f"{self.attempts.WAIT_S:.0f}"}
-        return JSONResponse({"error": "too many wrong tokens"}, 429, wait)
-
-    def _may_look(self, scope: Scope) -> bool:
-        request = Request(scope)
-        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer":
-            return self._is_token(bearer.strip(), scope)
-        # A browser also sends the cookies of other ports, in any form.
-        given = request.cookies.get(_COOKIE)
-        return given is not None and self._is_token(given, scope)
-
-    def _is_token(self, given: str, scope: Scope) -> bool:
-        address = address_of(scope)
-        right = hmac.compare_digest(given.encode(), (self.token or "").encode())
-        if right:
-            self.attempts.right(address)
-        else:
-            self.attempts.wrong(address, given)
-        return right

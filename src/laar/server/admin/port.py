@@ -14,7 +14,7 @@ from starlette.routing import Route
 from laar.datalayer.endpoints_file import is_loopback, join_address, split_address
 from laar.errors import RequestError
 from laar.server.admin.answers import as_json, refused
-from laar.server.admin.auth import AdminAuth, Attempts
+from laar.server.admin.auth import AdminAuth
 from laar.server.admin.context import context_routes
 from laar.server.admin.explain import explain_routes
 from laar.server.admin.live_page import page_routes
@@ -53,7 +53,7 @@ class AdminPort:
             exception_handlers={RequestError: _refuse},
         )
         others = not is_loopback(settings.listen.admin)
-        self._auth = AdminAuth(app, viewers, Attempts(picker.clock), others=others)
+        self._auth = AdminAuth(app, viewers, others=others)
 
     async def follow_tokens(self) -> None:
         """Reread the token files until cancelled; ignore unusable files."""

@@ -92,7 +92,6 @@ class AdminServer(uvicorn.Server):
                 access_log=False,
                 lifespan="off",
                 http=_BoundedProtocol,
-                proxy_headers=False,  # a client guessing tokens must not choose its address
                 timeout_graceful_shutdown=1,  # an open event stream must not delay shutdown
             )
         )
