@@ -4,7 +4,6 @@ import asyncio
 import json
 
 import pytest
-from aiohttp import ClientTimeout
 from watching import PROMPT, ask, read, settle, watched_picker
 
 from laar.cli.explain import explain_live
@@ -247,7 +246,7 @@ async def test_an_unwritable_log_is_reported_and_requests_continue(tmp_path, htt
 # -- the token ---------------------------------------------------------------------------------
 
 TOKEN = "let-me-look-please"
-GUARDED = ("/", "/decisions", "/decisions/x", "/events", "/fleet", "/config", "/page.js", "/models")
+GUARDED = ("/", "/decisions", "/decisions/x", "/frame", "/fleet", "/config", "/page.js", "/models")
 
 
 async def test_with_a_token_only_health_and_metrics_are_open(tmp_path, http):
@@ -274,32 +273,6 @@ async def test_with_a_token_only_health_and_metrics_are_open(tmp_path, http):
         bearer = {"authorization": f"Bearer {TOKEN}"}
         assert (await get(http, f"{url}/decisions", headers=bearer))[0] == 200
         assert (await post(http, url, CHAT, **bearer))[0] == 200
-
-
-async def test_an_open_feed_ends_when_its_token_is_replaced(tmp_path, http, monkeypatch):
-    monkeypatch.setattr("laar.server.admin.port.TOKENS_S", 0.05)
-    token = tmp_path / "token"
-    token.write_text("token-that-leaked")
-    leaked = {"authorization": "Bearer token-that-leaked"}
-    async with watched_picker(tmp_path, decisions={"viewers_token_file": str(token)}) as (_, url):
-        async with http.get(f"{url}/events", headers=leaked, timeout=None) as answer:
-            assert await answer.content.readline()
-            token.write_text("token-of-today")
-            async with asyncio.timeout(20):
-                await answer.read()
-        today = {"authorization": "Bearer token-of-today"}
-        async with http.get(f"{url}/events", headers=today, timeout=None) as answer:
-            assert [await answer.content.readline() for _ in range(3)][2]  # a feed that continues
-
-
-async def test_only_active_readers_of_the_feed_count_towards_the_limit(tmp_path, http):
-    async with watched_picker(tmp_path) as (runner, url):
-        feed = runner.picker.feed
-        async with http.head(f"{url}/events", timeout=ClientTimeout(20)) as answer:
-            kind = answer.headers["content-type"]
-            assert (answer.status, kind, feed.viewers) == (200, "text/event-stream", 0)
-        async with http.post(f"{url}/events", timeout=ClientTimeout(20)) as answer:
-            assert (answer.status, feed.viewers) == (405, 0)
 
 
 async def test_a_token_that_is_replaced_in_its_file_is_replaced_in_the_picker(
@@ -354,35 +327,19 @@ async def test_the_form_stores_the_token_in_a_cookie_that_scripts_cannot_read(tm
         assert (await get(http, f"{url}/fleet", headers=sent))[0] == 200
 
 
-# -- the feed ----------------------------------------------------------------------------------
+# -- the frames --------------------------------------------------------------------------------
 
 
-async def event(answer):
-    line = await asyncio.wait_for(answer.content.readline(), 10)
-    assert await answer.content.readline() == b"\n"
-    return json.loads(line.removeprefix(b"data: "))
-
-
-async def test_the_feed_shows_decisions_their_ends_and_problems(tmp_path, http):
+async def test_frames_show_decisions_their_ends_and_problems(tmp_path, http, monkeypatch):
     async with watched_picker(tmp_path) as (runner, url):
         decision = ask(runner)
-        async with http.get(f"{url}/events", timeout=None) as answer:
-            assert answer.content_type == "text/event-stream"
-            frame = await event(answer)
-            assert [shown["id"] for shown in frame["decisions"]] == [decision.id]
-            settle(runner, decision, ttft_s=0.75, cached_tokens=20, prompt_tokens=80)
-            runner.picker.problems.report("scrape 10.9.0.1:8000", "answered 500")
-            frame = await event(answer)
-            assert frame["ttft_s"] == {"n": 1, "p50": 0.75, "p90": 0.75, "p99": 0.75}
-            assert frame["predicted"]["cached_share"]["measured_p50"] == 0.25
-            assert frame["problems"] == {"scrape 10.9.0.1:8000": "answered 500"}
-            assert runner.picker.feed.viewers == 1
-
-
-async def test_viewers_beyond_the_limit_get_a_503_with_retry_after(tmp_path, http, monkeypatch):
-    monkeypatch.setattr("laar.server.admin.feed.MAX_VIEWERS", 1)
-    async with watched_picker(tmp_path) as (_, url), http.get(f"{url}/events") as first:
-        await event(first)
-        async with http.get(f"{url}/events") as second:
-            assert second.status == 503
-            assert second.headers["retry-after"]
+        _, frame = await get(http, f"{url}/frame")
+        assert [shown["id"] for shown in frame["decisions"]] == [decision.id]
+        settle(runner, decision, ttft_s=0.75, cached_tokens=20, prompt_tokens=80)
+        runner.picker.problems.report("scrape 10.9.0.1:8000", "answered 500")
+        assert (await get(http, f"{url}/frame"))[1] == frame  # viewers share it
+        monkeypatch.setattr("laar.server.admin.live_page.FRAME_S", 0.0)
+        _, frame = await get(http, f"{url}/frame")
+        assert frame["ttft_s"] == {"n": 1, "p50": 0.75, "p90": 0.75, "p99": 0.75}
+        assert frame["predicted"]["cached_share"]["measured_p50"] == 0.25
+        assert frame["problems"] == {"scrape 10.9.0.1:8000": "answered 500"}

@@ -23,7 +23,7 @@ TAB, ENTER = "\ue004", "\ue007"
 @pytest.fixture
 async def page(tmp_path, chromium, monkeypatch):
     """Yield a browser and a picker that has made some decisions."""
-    monkeypatch.setattr("laar.server.admin.feed.INTERVAL_S", 0.1)
+    monkeypatch.setattr("laar.server.admin.live_page.FRAME_S", 0.0)
     endpoints = (
         ("10.9.0.1:8000", "small", "eu-west"),
         ("10.9.0.2:8000", "large", HOSTILE),
@@ -137,11 +137,12 @@ async def test_failures_and_problems_link_to_the_runbook(page):
     assert await page.run("return document.querySelector(':target').tagName") == "H2"
 
 
-async def test_a_lost_picker_is_reported_and_a_returning_one_is_found(page, tmp_path):
+async def test_a_lost_picker_is_reported_and_a_returning_one_is_found(page, monkeypatch):
     await page.open(page.url)
     await shows(page, "#link", "live")
-    page.runner.picker.feed.end_streams()
-    await shows(page, "#link", "connection lost")
+    with monkeypatch.context() as broken:
+        broken.delattr("laar.telemetry.page_model.PageModel.frame")
+        await shows(page, "#link", "connection lost")
     await shows(page, "#link", "live")
 
 

@@ -2,9 +2,6 @@
 
 PyYAML's values do not record their lines, so the node tree is kept as well, and the path of an
 error is looked up in it. Duplicate keys are an error: PyYAML silently picks one.
-
-The number of values and the length of numbers are capped, since files are reloaded while serving.
-An alias is counted as all the values it refers to: a few lines of aliases can exhaust any memory.
 """
 
 from __future__ import annotations
@@ -21,12 +18,6 @@ from pydantic import BaseModel, ValidationError
 
 from laar.datalayer.files import read_file
 from laar.errors import SettingError, unknown
-
-MAX_NODES = 500_000
-"""Maximum number of keys and values in a file, enough for 10,000 endpoints with every field."""
-MAX_TEXT_CHARS = 4 << 20
-MAX_NUMBER_CHARS = 400
-"""Maximum length of a value that is not a string: parsing base-60 numbers takes quadratic time."""
 
 _NOT_YAML = (ValueError, RecursionError, ArithmeticError, LookupError, AttributeError, TypeError)
 """Errors that PyYAML raises for values that do not match their tag, such as ``!!int ''``."""
@@ -69,7 +60,7 @@ def read_with_lines(
     try:
         # The Python parser on purpose: the C parser holds the GIL until a file is parsed, and files
         # are reloaded while serving.
-        loader = _Loader(text)
+        loader: Any = yaml.SafeLoader(text)
         node = loader.get_single_node()
         lines = dict(_lines(node)) if node else {}  # first: constructing replaces merge keys
         content = loader.construct_document(node) if node else {}
@@ -94,52 +85,15 @@ def read_with_lines(
 
 
 def parse_yaml(text: str) -> object:
-    """Parse one YAML document, with the same caps as for files.
+    """Parse one YAML document.
 
     Raises:
-        YAMLError: the document is invalid, or exceeds a cap.
+        YAMLError: the document is invalid.
     """
-    if len(text) > MAX_TEXT_CHARS:
-        raise yaml.YAMLError(f"longer than {MAX_TEXT_CHARS} characters")
     try:
-        return yaml.load(text, _Loader)  # noqa: S506 - a stricter SafeLoader
+        return yaml.safe_load(text)
     except _NOT_YAML as error:
         raise yaml.YAMLError(str(error)) from None
-
-
-class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with caps."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._nodes = 0
-        self._sizes: dict[str, int] = {}  # number of values by anchor
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose one node; raise an error if it exceeds a cap."""
-        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        before = self._nodes
-        if not isinstance(event, yaml.AliasEvent):
-            self._nodes += 1
-        elif event.anchor in self._sizes:
-            self._nodes += self._sizes[event.anchor]
-        elif event.anchor in self.anchors:
-            raise _fault("an alias within its own anchor", event.start_mark)
-        if self._nodes > MAX_NODES:
-            raise _fault(f"more than {MAX_NODES} values", event.start_mark)
-        node = super().compose_node(parent, index)
-        if event.anchor is not None:
-            self._sizes[event.anchor] = self._nodes - before
-        if (
-            isinstance(node, yaml.ScalarNode)
-            and node.tag != _TEXT
-            and len(node.value) > MAX_NUMBER_CHARS
-        ):
-            raise _fault("a number or date with too many characters", node.start_mark)
-        return node
-
-
-_TEXT = "tag:yaml.org,2002:str"
 
 
 def _fault(problem: str, mark: Any) -> yaml.MarkedYAMLError:

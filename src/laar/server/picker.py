@@ -33,7 +33,6 @@ from laar.prefix.beliefs import PrefixBeliefs
 from laar.protocol.rules import GatewayRules
 from laar.protocol.sampling import Sampler
 from laar.protocol.stream import HeldBytes
-from laar.server.admin.feed import Feed
 from laar.server.context_hooks import ContextHooks
 from laar.server.learning import Learning
 from laar.settings import Settings
@@ -121,7 +120,6 @@ class Picker:
             log=settings.decisions.log,
             spans=None if traces is None else exporter(None if traces == ENVIRONMENT else traces),
         )
-        self.feed = Feed(lambda: self.observability.page.frame(clock()))
         self._watch()
         self.context = ContextHooks(
             settings,

@@ -176,7 +176,6 @@ class Runner:
             from laar.datalayer.chat_templates import TemplateProbes
 
             tasks.spawn("templates", TemplateProbes(picker.prefixes, picker.table).run)
-        tasks.spawn("feed", picker.feed.run)
         tasks.spawn("stalls", _report_stalls)
         picker.observability.start(tasks.spawn)
         tasks.spawn("settings", lambda: self.reloader.follow(self.apply))
@@ -206,7 +205,6 @@ class Runner:
             await asyncio.sleep(_QUIET_S)
 
     async def _close(self, admin: AdminServer, serving: asyncio.Task[None] | None) -> None:
-        self.picker.feed.end_streams()
         self.picker.observability.close()
         admin.stop()
         if serving is not None:

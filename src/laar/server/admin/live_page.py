@@ -1,13 +1,15 @@
-"""The live page: its files, its feed, and the data that it shows."""
+"""The live page: its files, and the data that it shows."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
 
+import orjson
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from laar.server.admin.answers import as_json
 from laar.server.picker import Picker
@@ -19,6 +21,9 @@ _PAGE = {
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
     "/parts.js": ("parts.js", "text/javascript; charset=utf-8"),
 }
+_NUMPY = orjson.OPT_SERIALIZE_NUMPY
+FRAME_S = 0.5
+"""Seconds for which viewers share a frame: the page asks for one each second."""
 _PAGE_HEADERS = {
     # Names on the page come from settings and clients. Even if one were not escaped, its markup
     # could not load or run anything.
@@ -31,7 +36,7 @@ _PAGE_HEADERS = {
 }
 
 
-def page_routes(picker: Picker) -> list[BaseRoute]:
+def page_routes(picker: Picker) -> list[Route]:
     """Return the routes for the admin port."""
     seen, gate, clock = picker.observability, picker.admission, picker.clock
 
@@ -43,8 +48,16 @@ def page_routes(picker: Picker) -> list[BaseRoute]:
 
         return serve
 
+    newest, made_at = b"", -math.inf
+
+    async def frame(_request: Request) -> Response:
+        nonlocal newest, made_at
+        if (now := clock()) - made_at >= FRAME_S:
+            newest, made_at = orjson.dumps(seen.page.frame(now), option=_NUMPY), now
+        return Response(newest, media_type="application/json")
+
     return [
-        Route("/events", picker.feed, methods=["GET"]),
+        Route("/frame", frame),
         Route("/fleet", view(seen.page.fleet)),
         Route("/history", view(seen.history.curves)),
         Route("/sessions", view(lambda now: gate.shown(now) if gate else {})),

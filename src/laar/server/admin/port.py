@@ -68,9 +68,8 @@ class AdminPort:
             faults = [str(f) for f in (viewers, outcomes) if isinstance(f, Exception)]
             problem = "; ".join([*faults, "the previous token stays in use"])
             picker.problems.report("token files", problem if faults else None)
-            if isinstance(viewers, str) and viewers != self._auth.token:
+            if isinstance(viewers, str):
                 self._auth.token = viewers
-                picker.feed.end_streams()
             if isinstance(outcomes, str):
                 self._outcomes_token = outcomes
 

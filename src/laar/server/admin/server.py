@@ -92,7 +92,7 @@ class AdminServer(uvicorn.Server):
                 access_log=False,
                 lifespan="off",
                 http=_BoundedProtocol,
-                timeout_graceful_shutdown=1,  # an open event stream must not delay shutdown
+                timeout_graceful_shutdown=1,  # a slow client must not delay shutdown
             )
         )
 

@@ -6,9 +6,9 @@ const $ = (selector) => document.querySelector(selector);
 const SVG = "http://www.w3.org/2000/svg";
 const TERMS = [["rtt_s", "rtt"], ["base_s", "base"], ["prefill_s", "prefill"], ["queue_s", "queue"]];
 const LATE_MS = 5000;
+const FRAME_EVERY_MS = 1000;
 
 let paused = false;
-let last = 0;
 let hovering = false;
 
 // -- words --------------------------------------------------------------------------------------
@@ -436,14 +436,13 @@ function showContext({ routes }) {
 async function watchPart(part, show) {
   try {
     const answer = await fetch(part);
-    // The token was replaced. Retrying with the old one would lock this address out.
-    if (answer.status === 401) return location.reload();
+    if (answer.status === 401) return location.reload(); // the token was replaced
     if (answer.ok && !paused) show(await answer.json());
-  } catch { /* the feed shows that the picker is away */ }
+  } catch { /* `follow` shows that the picker is away */ }
   setTimeout(watchPart, PART_EVERY_MS, part, show);
 }
 
-// -- the feed -----------------------------------------------------------------------------------
+// -- the frames ---------------------------------------------------------------------------------
 
 function state(text, lost) {
   const link = $("#link");
@@ -451,18 +450,16 @@ function state(text, lost) {
   link.classList.toggle("lost", lost);
 }
 
-function connect() {
-  const source = new EventSource("events");
-  source.onmessage = (event) => {
-    last = Date.now();
+async function follow() {
+  try {
+    const answer = await fetch("frame", { signal: AbortSignal.timeout(LATE_MS) });
+    if (answer.status === 401) return location.reload();
+    if (!answer.ok) throw new Error(answer.status);
+    const frame = await answer.json();
     state(paused ? "paused" : "live", false);
-    if (!paused) show(JSON.parse(event.data));
-  };
-  source.onerror = () => {
-    state("connection lost, reconnecting", true);
-    if (source.readyState === EventSource.CLOSED) setTimeout(connect, 3000);
-  };
-  return source;
+    if (!paused) show(frame);
+  } catch { state("connection lost, reconnecting", true); }
+  setTimeout(follow, FRAME_EVERY_MS);
 }
 
 $("#pause").addEventListener("click", () => {
@@ -496,7 +493,3 @@ $("#find").addEventListener("submit", async (event) => {
     note.textContent = "the picker could not be reached";
   }
 });
-
-setInterval(() => {
-  if (last && Date.now() - last > LATE_MS) state("no data, reconnecting", true);
-}, 1000);

@@ -1,4 +1,4 @@
-// The parts of the page other than the feed: last hour, shares, heat strip, filters, "ask why" and
+// The parts of the page other than its frames: last hour, shares, heat strip, filters, "ask why" and
 // settings. Loaded after page.js, whose helpers it uses; it starts the page.
 "use strict";
 
@@ -215,7 +215,7 @@ function showSettings(config) {
   }));
 }
 
-connect();
+follow();
 watchPart("context", showContext);
 watchPart("history", showHour);
 watchPart("config", showSettings);
