@@ -264,7 +264,6 @@ def test_all_errors_are_printed_together(tmp_path: Path) -> None:
 
 IGNORED = {
     "flow: {patience: 7}": "flow.patience: has no effect without flow.enabled",
-    "prefix: {enabled: false, max_bytes: 2000000}": "prefix.max_bytes: has no effect",
     "routing: {mode: shadow, enforce_share: 0.5}": "has no effect without routing.mode: enforce",
     "routing: {aliases: {fast: [mm]}}": "unknown model `mm`; known: m; the alias omits it",
     "share: {url: 'redis://s', ca_file: not.pem}": "has no effect without share.url: rediss://",

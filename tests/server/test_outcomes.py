@@ -264,7 +264,7 @@ async def test_learned_state_survives_a_restart(gateway, http):
 
 
 async def test_the_speed_of_a_model_that_became_slower_is_learned_and_shown(gateway, http):
-    runner = await picker(gateway, prefix={"enabled": False})
+    runner = await picker(gateway)
     for n in range(200):
         tokens = 1000 + 250 * (n % 17)
         ask(runner, model="a", chars=4 * tokens, stream=True, ttft_s=0.2 + 3 * C * tokens)

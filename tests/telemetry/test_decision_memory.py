@@ -27,9 +27,9 @@ def director(endpoints=3, **hooks):
     return director_of(*(f"10.0.{i // 250}.{i % 250}:80" for i in range(endpoints)), **hooks)
 
 
-def remembering(endpoints=3, **limits):
+def remembering(endpoints=3):
     made = director(endpoints)
-    memory = DecisionMemory(made.table, wall_clock=lambda: 5.0, **limits)
+    memory = DecisionMemory(made.table, wall_clock=lambda: 5.0)
     made.watch(memory.decided, memory.settled)
     return made, memory
 
@@ -38,8 +38,9 @@ def request(**fields):
     return Request(id="r", api=Api.CHAT, model="m", spans=("x",), question="x", chars=1, **fields)
 
 
-def test_decisions_are_found_by_id_newest_first_up_to_the_limit():
-    made, memory = remembering(max_decisions=3)
+def test_decisions_are_found_by_id_newest_first_up_to_the_limit(monkeypatch):
+    monkeypatch.setattr("laar.telemetry.decisions.MAX_DECISIONS", 3)
+    made, memory = remembering()
     ids = [made.decide(request(), 0.0).id for _ in range(5)]
     assert [record.decision.id for record in memory.latest(9)] == ids[:1:-1]
     assert memory.get(ids[0]) is None

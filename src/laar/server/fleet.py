@@ -160,7 +160,7 @@ class FleetState:
     def stored(self, key: str, event: Stored) -> None:
         """Record blocks that entered the endpoint's cache."""
         slot = self._table.slot(key)
-        if slot >= 0 and self._beliefs is not None:
+        if slot >= 0:
             self._beliefs.blocks_held.stored(slot, self._table.spec(slot).models[0], event)
 
     def removed(
@@ -173,16 +173,14 @@ class FleetState:
     ) -> None:
         """Record blocks, or states after them, removed from the cache or slower memory."""
         slot = self._table.slot(key)
-        if slot >= 0 and self._beliefs is not None:
+        if slot >= 0:
             self._beliefs.blocks_held.removed(slot, block_hashes, tier, is_state=is_state)
 
     def cleared(self, key: str, *, past: bool = False, at_s: float = math.nan) -> None:
         """Forget the content of the endpoint's cache; if `past`, what it held until `at_s`."""
         slot = self._table.slot(key)
         if slot >= 0:
-            if self._beliefs is not None:
-                model = self._table.spec(slot).models[0]
-                self._beliefs.emptied(slot, model, past=past, at_s=at_s)
+            self._beliefs.emptied(slot, self._table.spec(slot).models[0], past=past, at_s=at_s)
             if not past:
                 self._picker.emptied(slot)
 
@@ -194,7 +192,7 @@ class FleetState:
         self._lose(self._table.slot(key))
 
     def _lose(self, slot: int) -> None:
-        if slot >= 0 and self._beliefs is not None:
+        if slot >= 0:
             self._beliefs.blocks_held.lost(slot)
 
     async def run(self) -> None:
@@ -247,15 +245,14 @@ class FleetState:
             is_empty = reading.restarted or reading.asleep > self._table.asleep[slot]
             self._table.read(key, reading, now)
             self._report_ignored(key, *self._table.ignored(slot))
-            if self._beliefs is not None:
-                if is_empty:
-                    self._beliefs.restarted(slot, reading.started_s)
-                if not reading.has_tiers:  # tokens found there are counted separately
-                    counted = reading.prefix_queries_tokens, reading.prefix_hits_tokens
-                    self._beliefs.found.count(slot, *counted)
-                self._beliefs.states.use(slot, reading.grid)
-                # The host's memory also keeps what the cache evicts; its size may be NaN.
-                self._beliefs.set_capacity(slot, max(reading.capacity_tokens, reading.host_tokens))
+            if is_empty:
+                self._beliefs.restarted(slot, reading.started_s)
+            if not reading.has_tiers:  # tokens found there are counted separately
+                counted = reading.prefix_queries_tokens, reading.prefix_hits_tokens
+                self._beliefs.found.count(slot, *counted)
+            self._beliefs.states.use(slot, reading.grid)
+            # The host's memory also keeps what the cache evicts; its size may be NaN.
+            self._beliefs.set_capacity(slot, max(reading.capacity_tokens, reading.host_tokens))
             if is_empty:
                 self._picker.emptied(slot)
             self._picker.reading(key, reading)

@@ -41,10 +41,9 @@ class Learning:
     def __init__(self, settings: Accuracy, clock: Callable[[], float]) -> None:
         self._clock = clock
         capability = artifact_of(settings)
-        online = OnlineOutcomes(capability)
-        self.online = online if settings.online else None
+        self.online = OnlineOutcomes(capability)
         self.assessor = CapabilityAssessor(capability, self.online, settings.tasks)
-        self.reports = OutcomeReports(online)
+        self.reports = OutcomeReports(self.online)
 
     # -- from the director ---------------------------------------------------------------------
 
@@ -53,7 +52,7 @@ class Learning:
         request = decision.request
         cell = decision.view.cell if decision.view is not None else None
         # In shadow mode, or without a view, the answering model is unknown.
-        if self.online is None or request.shadow or not isinstance(cell, Features):
+        if request.shadow or not isinstance(cell, Features):
             return
         self.reports.decided(
             decision.id,
@@ -81,7 +80,7 @@ class Learning:
     def calibrated(self, served: Collection[str]) -> bool:
         """Return whether the artifact has a served model, or any outcome was reported."""
         known = not set(served).isdisjoint(self.assessor.capability.models)
-        return known or (self.online is not None and bool(self.online.cells))
+        return known or bool(self.online.cells)
 
     def fault_of_artifact(self, artifact: Path | None, served: Collection[str]) -> str | None:
         """Return a problem if the artifact lacks all served models, or a reliable speed for one."""
@@ -110,9 +109,9 @@ class Learning:
 
     def models(self, served: list[str], engines: Engines) -> list[dict[str, object]]:
         """Return an entry for each served, measured or reported model. Thread-safe."""
-        capability, online = self.assessor.capability, self.online
-        reported = online.by_model(self._clock()) if online is not None else {}
-        weights = online.prior_weights() if online is not None else {}
+        capability = self.assessor.capability
+        reported = self.online.by_model(self._clock())
+        weights = self.online.prior_weights()
         speeds = self.speeds(engines)
         entries: list[dict[str, object]] = []
         for model in dict.fromkeys([*served, *capability.models, *reported]):

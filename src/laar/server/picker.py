@@ -83,9 +83,7 @@ class Picker:
         self.table = EndpointTable()
         self.learning = Learning(settings.accuracy, clock)
         self.prefix_key = rng.randbytes(16)
-        self.prefixes: PrefixBeliefs | None = None
-        if settings.prefix.enabled:
-            self.prefixes = PrefixBeliefs(key=self.prefix_key, max_bytes=settings.prefix.max_bytes)
+        self.prefixes = PrefixBeliefs(key=self.prefix_key, max_bytes=settings.prefix.max_bytes)
         self.health = Health(settings.health.breaker, rng=rng)
         self.doubt_names: Callable[[str], None] = lambda _address: None
         """Schedules a refresh of the models of an endpoint, or of all if the address is empty."""
@@ -116,7 +114,6 @@ class Picker:
             self.problems,
             clock=clock,
             about=self._about,
-            remember=settings.decisions.remember,
             log=settings.decisions.log,
             spans=None if traces is None else exporter(None if traces == ENVIRONMENT else traces),
         )
@@ -211,7 +208,7 @@ class Picker:
         self.problems.report("modes", refused or None)
         beliefs = self.prefixes
         # Without a capacity, the cached content is a guess. Orders are kept by address.
-        if self.context.in_use is not None and beliefs and not math.isnan(reading.capacity_tokens):
+        if self.context.in_use is not None and not math.isnan(reading.capacity_tokens):
             address = self.table.spec(slot).address
             self.context.forget(address, min(map(beliefs.oldest_at, self.table.named(address))))
 

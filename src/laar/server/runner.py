@@ -16,6 +16,7 @@ import signal
 from functools import partial
 from typing import TYPE_CHECKING
 
+from laar.datalayer.chat_templates import TemplateProbes
 from laar.datalayer.visits import cancel
 from laar.envoy.options import MESSAGE_TIMEOUT_S
 from laar.server.admin.port import AdminPort
@@ -172,10 +173,7 @@ class Runner:
         self._is_warm = True
         self._set_ready()
         tasks.spawn("token files", self.admin.follow_tokens)
-        if picker.prefixes is not None:
-            from laar.datalayer.chat_templates import TemplateProbes
-
-            tasks.spawn("templates", TemplateProbes(picker.prefixes, picker.table).run)
+        tasks.spawn("templates", TemplateProbes(picker.prefixes, picker.table).run)
         tasks.spawn("stalls", _report_stalls)
         picker.observability.start(tasks.spawn)
         tasks.spawn("settings", lambda: self.reloader.follow(self.apply))

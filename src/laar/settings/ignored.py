@@ -19,7 +19,6 @@ _QUEUE = ("long_tokens", "max_prefill_s", "max_requests", "min_hold_s", "order",
 _WITHOUT: Mapping[str, tuple[tuple[str, ...], Callable[[Settings], bool]]] = {
     "flow.enabled": (tuple(f"flow.{name}" for name in _QUEUE), lambda s: s.flow.enabled),
     "health.enabled": (("health.",), lambda s: s.health.breaker.enabled),
-    "prefix.enabled": (("prefix.max_bytes",), lambda s: s.prefix.enabled),
     "share.url": (("share.username", "share.password_file"), lambda s: s.share.url is not None),
     # The store keeps the snapshots.
     "share.url: null": (("share.snapshot_file",), lambda s: s.share.url is None),

@@ -13,7 +13,6 @@ from laar.datalayer import probe, scrape
 from laar.declaring import Applies
 from laar.protocol.stream import StreamSettings
 from laar.settings.section import Section, declared
-from laar.telemetry.decisions import MAX_DECISIONS
 
 ENVIRONMENT = "environment"
 
@@ -61,9 +60,6 @@ class Decisions(Section):
 
     applies: ClassVar = Applies.AFTER_RESTART
 
-    remember: Annotated[int, Ge(1), Le(1_000_000)] = MAX_DECISIONS
-    """Maximum number of decisions kept in memory for the page and /decisions: about 3 KB each, and
-    64 MiB in total."""
     log: Path | None = None
     """File with one JSON line per decision, written once its request has ended, and one per outcome
     reported later. Its directory must exist. None: no log."""

@@ -31,6 +31,15 @@ REMOVED_IN_0_3 = {
     "tuner.state_file": "`k_rtt`, `k_queue` and `k_delay` in `routing`",
     "tuner.window": "`laar tune --window`",
 }
+REMOVED_IN_0_4 = {
+    "accuracy.online": "delete it; outcomes are learned from whoever has the token to report them",
+    "decisions.remember": "delete it; it is 2000, and `decisions.log` keeps more",
+    "prefix.enabled": "delete it; engines that reuse no prefixes are found by their answers",
+}
 """What replaces each setting."""
 
-REMOVED = {name: f"removed in 0.3: {text}" for name, text in REMOVED_IN_0_3.items()}
+REMOVED = {
+    name: f"removed in {release}: {text}"
+    for release, gone in (("0.3", REMOVED_IN_0_3), ("0.4", REMOVED_IN_0_4))
+    for name, text in gone.items()
+}

@@ -161,9 +161,6 @@ class Accuracy(Section):
     compare: Path | None = None
     """Artifact of the policy that `routing.compare` names; without that setting, of the serving
     policy, which is then compared with itself. Reported outcomes do not correct it."""
-    online: bool = True
-    """Whether reported outcomes (POST /outcomes) correct the artifact. False: the artifact's
-    P(correct) is used unchanged, and no reports are accepted."""
     tasks: Annotated[tuple[str, ...], MaxLen(1000)] = ()
     """Tasks that clients may name in x-laar-task, besides the artifact's. Each tenant may use 32
     more names, since all tenants share the table; names beyond that are ignored."""
@@ -178,8 +175,6 @@ class Prefix(Section):
 
     applies: ClassVar = Applies.AFTER_RESTART
 
-    enabled: bool = True
-    """Whether the cost takes cached prefixes into account."""
     max_bytes: Annotated[int, Ge(1 << 20), Le(64 << 30)] = MAX_BYTES
     """Memory limit for the index in bytes. 128 MiB covers the caches of about 100 endpoints with
     500,000 tokens each. When full, the oldest entries of the fullest endpoint are evicted."""

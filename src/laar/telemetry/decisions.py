@@ -38,14 +38,12 @@ class DecisionMemory:
         wall_clock: returns seconds since the epoch.
         on_settled: functions called, in order, with each record once its request has ended.
         outcome_of: returns whether a decision's answer was reported correct; None if unknown.
-        max_decisions: maximum number of decisions remembered.
     """
 
     table: EndpointTable
     wall_clock: Callable[[], float]
     on_settled: Sequence[Callable[[DecisionRecord], object]] = ()
     outcome_of: Callable[[str], bool | None] = lambda _id: None
-    max_decisions: int = MAX_DECISIONS
 
     def __post_init__(self) -> None:
         self._records: OrderedDict[str, DecisionRecord] = OrderedDict()
@@ -63,7 +61,7 @@ class DecisionMemory:
         self.decided_at = decision.now
         self._records[decision.id] = self._open[decision.id] = record
         self.held_bytes += _size(record)
-        while len(self._records) > self.max_decisions or self.held_bytes > MAX_BYTES:
+        while len(self._records) > MAX_DECISIONS or self.held_bytes > MAX_BYTES:
             _, oldest = self._records.popitem(last=False)
             self.held_bytes -= _size(oldest)
 

@@ -39,7 +39,6 @@ class Observability:
         problems: receives those of the log.
         clock: monotonic seconds.
         about: returns what the page shows of the picker's other parts.
-        remember: maximum number of decisions remembered.
         log: file of the decision log; None for no log.
         spans: sends a span for each decision; None if tracing is disabled.
     """
@@ -53,7 +52,6 @@ class Observability:
         *,
         clock: Callable[[], float],
         about: Callable[[], dict[str, object]],
-        remember: int,
         log: Path | None,
         spans: Spans | None,
     ) -> None:
@@ -76,7 +74,6 @@ class Observability:
             wall_clock=time.time,
             on_settled=on_settled,
             outcome_of=reports.outcome_of,
-            max_decisions=remember,
         )
         self.page = PageModel(
             director, self.memory, problems, lambda: {"version": self.version, **about()}

@@ -52,7 +52,7 @@ class _Batch(BaseModel):
 
 
 def routes(picker: Picker, token: Callable[[], str | None]) -> list[Route]:
-    """Return the routes for the admin port, without `/outcomes` if reports are disabled.
+    """Return the routes for the admin port.
 
     Without a token, a port that other machines can reach accepts no reports.
     """
@@ -78,10 +78,7 @@ def routes(picker: Picker, token: Callable[[], str | None]) -> list[Route]:
         ignored = len(verdicts) - accepted
         return as_json({"accepted": accepted, "ignored": ignored, "verdicts": verdicts})
 
-    found = [Route("/models", models)]
-    if learning.online is not None:
-        found.append(Route("/outcomes", report, methods=["POST"]))
-    return found
+    return [Route("/models", models), Route("/outcomes", report, methods=["POST"])]
 
 
 async def _report(picker: Picker, outcomes: Sequence[tuple[str, bool]]) -> list[Verdict]:

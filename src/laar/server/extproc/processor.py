@@ -19,7 +19,6 @@ from laar.core.decision import Decision
 from laar.core.modes import kept_members
 from laar.core.request import Request
 from laar.errors import RequestError
-from laar.prefix.index import PrefixIndex
 from laar.protocol import headers as names
 from laar.protocol.agreed import DECISION_MARGIN_S
 from laar.protocol.events import Immediate, Refused
@@ -69,7 +68,7 @@ class ExternalProcessor(Recorder):
         """Function that decides on a session's turn or enqueues it; may raise `RequestError`."""
         self.ask = self.ask_turn if flow is None or flow.by_load else director.decide
         """Like `ask_turn`, for a request without a session, while all caches have room."""
-        self.index = picker.prefixes.index if picker.prefixes else PrefixIndex(0)
+        self.index = picker.prefixes.index
         self._lists = lru_cache(_MAX_LISTS)(self._list)
         self._lists_of: object = None
         self.exchanges: set[Exchange] = set()
