@@ -30,9 +30,6 @@ def serve(
             "bootstrap. It keeps running while the picker restarts.",
         ),
     ] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Log debug messages too.")
-    ] = False,
     log_format: LogFormat = "text",
     home: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
@@ -45,7 +42,7 @@ def serve(
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError):  # macOS refuses infinity
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    log_to_stderr(log_format, verbose=verbose)
+    log_to_stderr(log_format)
     supervised = None
     if home is not None:
         import laar.server.runner  # noqa: F401 - the slowest import, before standing by
@@ -57,8 +54,7 @@ def serve(
     loaded = load(config)
     if with_envoy:
         gc.enable()
-        options = ["--log-format", log_format, *(["--verbose"] if verbose else [])]
-        _serve_with_envoy(loaded, config, options)
+        _serve_with_envoy(loaded, config, ["--log-format", log_format])
     else:
         from laar.server.runner import serve as run
 

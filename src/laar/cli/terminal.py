@@ -150,11 +150,11 @@ class LogLines(logging.Formatter):
         return json.dumps(shown)  # `orjson` refuses lone surrogates, as in a file's name
 
 
-def log_to_stderr(style: Literal["text", "json"], *, verbose: bool) -> None:
+def log_to_stderr(style: Literal["text", "json"]) -> None:
     """Configure logging for a long-running command."""
     logging.basicConfig(
         stream=sys.__stderr__ and _Unblocking(sys.__stderr__.fileno()),
-        level=logging.DEBUG if verbose else logging.INFO,
+        level=logging.INFO,
     )
     for handler in logging.getLogger().handlers:
         handler.setFormatter(LogLines(style))

@@ -16,7 +16,7 @@ from laar.server.collectors import must_exist
 from laar.server.learning import artifact_of
 from laar.server.ports import ports_in_use
 from laar.server.runner import Runner
-from laar.server.token_file import outcomes_token, viewers_token
+from laar.server.token_file import OUTCOMES, VIEWERS, token_in
 from laar.settings import Loaded, Settings
 from laar.settings.section import value_at
 
@@ -51,8 +51,7 @@ def _parts(settings: Settings) -> Iterator[Callable[[], object]]:
     if members is not None and members.is_file():
         yield partial(load_endpoints, members)
     yield lambda: artifact_of(settings.accuracy)
-    yield partial(outcomes_token, settings)
-    yield partial(viewers_token, settings)
+    yield from (partial(token_in, settings, name) for name in (OUTCOMES, VIEWERS))
     if settings.listen.transport == "grpc":
         import laar.server.grpc_server  # noqa: F401 - may need the extra
     tls = settings.listen.tls

@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 import hmac
-from pathlib import Path
 
 from laar.datalayer.files import read_file
 from laar.errors import SettingError
 from laar.settings import Settings
+from laar.settings.section import value_at
 
 _MIN_CHARS, _MAX_CHARS = 8, 4096
+VIEWERS, OUTCOMES = "decisions.viewers_token_file", "accuracy.outcomes_token_file"
 
 
-def viewers_token(settings: Settings) -> str | None:
-    """Read the viewers' token; return None if no file is set.
-
-    Raises:
-        SettingError: the file can't be read, or has no valid token.
-    """
-    path = settings.decisions.viewers_token_file
-    return None if path is None else _token(path, "decisions.viewers_token_file")
-
-
-def outcomes_token(settings: Settings) -> str | None:
-    """Read the token for reports of outcomes; return None if no file is set.
+def token_in(settings: Settings, setting: str) -> str | None:
+    """Read the token for viewers or for reports of outcomes; return None if no file is set.
 
     Raises:
         SettingError: the file can't be read, or has no valid token.
     """
-    path = settings.accuracy.outcomes_token_file
-    return None if path is None else _token(path, "accuracy.outcomes_token_file")
-
-
-def _token(path: Path, setting: str) -> str:
+    path = value_at(settings, setting)
+    if path is None:
+        return None
     try:
-        token = read_file(path).decode("ascii").strip()
+        token: str = read_file(path).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as fault:
         why = getattr(fault, "strerror", None) or "it is not ASCII text"
         raise SettingError(

@@ -25,7 +25,7 @@ from laar.errors import RequestError, first_fault
 from laar.server.admin.answers import as_json
 from laar.server.browsers import body_of
 from laar.server.picker import Picker
-from laar.server.token_file import is_sent
+from laar.server.token_file import OUTCOMES, is_sent
 from laar.slices import Slice
 
 MAX_BATCH = 1000
@@ -34,8 +34,6 @@ which the event loop runs."""
 
 MAX_BODY_BYTES = 256 << 10
 """Maximum size of a report's body; a full batch has about 150 bytes per outcome."""
-
-_ASKED_BY = "accuracy.outcomes_token_file"
 
 
 class _Outcome(BaseModel):
@@ -67,7 +65,7 @@ def routes(picker: Picker, token: Callable[[], str | None]) -> list[Route]:
 
     async def report(request: Request) -> Response:
         if open_to_others:
-            raise RequestError(403, "no-token", f"{listen} is open to the network: set {_ASKED_BY}")
+            raise RequestError(403, "no-token", f"{listen} is open to the network: set {OUTCOMES}")
         sent, needed = request.headers.get("authorization", ""), token()
         if needed is not None and not is_sent(needed, sent):
             raise RequestError(401, "no-token", "send the token as `Authorization: Bearer ...`")

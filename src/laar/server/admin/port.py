@@ -25,7 +25,7 @@ from laar.server.browsers import BrowserGuard
 from laar.server.health_service import HealthService
 from laar.server.picker import Picker
 from laar.server.ports import cannot_listen
-from laar.server.token_file import outcomes_token, viewers_token
+from laar.server.token_file import OUTCOMES, VIEWERS, token_in
 
 TOKENS_S = 5.0
 """Seconds between checks of the token files, for which a replaced token may remain valid."""
@@ -41,7 +41,7 @@ class AdminPort:
     def __init__(self, picker: Picker, health: HealthService) -> None:
         self._picker = picker
         settings = picker.settings
-        viewers, self._outcomes_token = viewers_token(settings), outcomes_token(settings)
+        viewers, self._outcomes_token = token_in(settings, VIEWERS), token_in(settings, OUTCOMES)
         app = Starlette(
             routes=[
                 *own_routes(picker, health),
@@ -61,8 +61,8 @@ class AdminPort:
         while True:
             await asyncio.sleep(TOKENS_S)
             viewers, outcomes = await asyncio.gather(
-                asyncio.to_thread(viewers_token, picker.settings),
-                asyncio.to_thread(outcomes_token, picker.settings),
+                asyncio.to_thread(token_in, picker.settings, VIEWERS),
+                asyncio.to_thread(token_in, picker.settings, OUTCOMES),
                 return_exceptions=True,
             )
             faults = [str(f) for f in (viewers, outcomes) if isinstance(f, Exception)]
