@@ -72,7 +72,7 @@ class Stand:
         self.runner = Runner(load(self.path), seed=1)
         self.picker = self.runner.picker
         self.picker.reloader = self.runner.reloader
-        self.admin = AdminPort(self.picker, HealthService())._auth.app
+        self.admin = AdminPort(self.picker, HealthService())._guard.app
 
     async def start(self) -> None:
         """Begin to serve, and decide on some requests."""

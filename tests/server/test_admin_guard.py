@@ -11,8 +11,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from laar.datalayer.endpoints_file import is_loopback
-from laar.server.admin.auth import AdminAuth
-from laar.server.browsers import BrowserGuard, host_of
+from laar.server.admin.guard import AdminGuard, host_of
 from support import eventually, free_port
 from support.admin import admin_port
 
@@ -29,8 +28,8 @@ def client(*, token=None, others=False, hosts=("admin.svc",), base="http://127.0
         return PlainTextResponse("shown")
 
     routes = [Route(path, answer, methods=["GET", "POST"]) for path in (*OPEN, *PAGES)]
-    viewers = AdminAuth(Starlette(routes=routes), token, others=others)
-    return TestClient(BrowserGuard(viewers, hosts), base_url=base, follow_redirects=False)
+    guard = AdminGuard(Starlette(routes=routes), token, hosts, others=others)
+    return TestClient(guard, base_url=base, follow_redirects=False)
 
 
 @pytest.mark.parametrize(
@@ -229,9 +228,9 @@ async def test_a_first_request_does_not_keep_a_connection_open_forever(served):
 
 
 async def test_an_unfinished_login_does_not_hold_a_connection(monkeypatch):
-    monkeypatch.setattr("laar.server.browsers.BODY_S", 0.3)
+    monkeypatch.setattr("laar.server.admin.guard.BODY_S", 0.3)
     form = b"POST /login HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99\r\n\r\ntoken="
-    async with admin_port(AdminAuth(Starlette(), TOKEN)) as server:
+    async with admin_port(AdminGuard(Starlette(), TOKEN)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(form)
         async with asyncio.timeout(20):

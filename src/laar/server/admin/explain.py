@@ -43,7 +43,7 @@ from laar.protocol.jsonscan import is_quick, member_spans
 from laar.protocol.openai import ASIDE_BYTES, try_read
 from laar.protocol.stream import Environment, Stream
 from laar.server.admin.answers import as_json
-from laar.server.browsers import body_of
+from laar.server.admin.guard import body_of
 from laar.slices import Slice
 from laar.telemetry.decisions import DecisionMemory
 

@@ -23,7 +23,7 @@ from laar.accuracy.reports import Verdict
 from laar.datalayer.endpoints_file import is_loopback
 from laar.errors import RequestError, first_fault
 from laar.server.admin.answers import as_json
-from laar.server.browsers import body_of
+from laar.server.admin.guard import body_of
 from laar.server.picker import Picker
 from laar.server.token_file import OUTCOMES, is_sent
 from laar.slices import Slice

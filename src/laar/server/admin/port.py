@@ -14,14 +14,13 @@ from starlette.routing import Route
 from laar.datalayer.endpoints_file import is_loopback, join_address, split_address
 from laar.errors import RequestError
 from laar.server.admin.answers import as_json, refused
-from laar.server.admin.auth import AdminAuth
 from laar.server.admin.context import context_routes
 from laar.server.admin.explain import explain_routes
+from laar.server.admin.guard import AdminGuard
 from laar.server.admin.live_page import page_routes
 from laar.server.admin.metrics import metrics_page
 from laar.server.admin.outcomes import routes as outcome_routes
 from laar.server.admin.server import AdminServer
-from laar.server.browsers import BrowserGuard
 from laar.server.health_service import HealthService
 from laar.server.picker import Picker
 from laar.server.ports import cannot_listen
@@ -52,8 +51,9 @@ class AdminPort:
             ],
             exception_handlers={RequestError: _refuse},
         )
-        others = not is_loopback(settings.listen.admin)
-        self._auth = AdminAuth(app, viewers, others=others)
+        listen = settings.listen
+        hosts = [split_address(listen.admin)[0], *listen.admin_hosts]
+        self._guard = AdminGuard(app, viewers, hosts, others=not is_loopback(listen.admin))
 
     async def follow_tokens(self) -> None:
         """Reread the token files until cancelled; ignore unusable files."""
@@ -69,7 +69,7 @@ class AdminPort:
             problem = "; ".join([*faults, "the previous token stays in use"])
             picker.problems.report("token files", problem if faults else None)
             if isinstance(viewers, str):
-                self._auth.token = viewers
+                self._guard.token = viewers
             if isinstance(outcomes, str):
                 self._outcomes_token = outcomes
 
@@ -79,10 +79,9 @@ class AdminPort:
         Raises:
             SettingError: the address cannot be bound.
         """
-        listen = self._picker.settings.listen
-        host, port = split_address(listen.admin)
+        host, port = split_address(self._picker.settings.listen.admin)
         try:
-            return AdminServer(BrowserGuard(self._auth, [host, *listen.admin_hosts]), host, port)
+            return AdminServer(self._guard, host, port)
         except OSError:
             raise cannot_listen("admin", join_address(host, port)) from None
 
