@@ -270,16 +270,14 @@ def test_a_turn_that_needs_little_room_is_not_held_for_a_large_context():
 
 
 @pytest.mark.parametrize("asked_at", [1.0, 1.2, 1.5, 2.0, 2.4])
-def test_an_explanation_shows_how_long_a_session_would_wait(asked_at):
+def test_an_explanation_shows_the_price_that_holds_a_turn(asked_at):
     picker = Picker()
     first = picker.ask(0.0, session="one")
     picker.ask(0.1, session="two")
     picker.end(first, 1.0)
     preview = picker.director.choose(turn_of("three", "q" * 24_000), asked_at)
-    shown = picker.flow.explained(preview, asked_at)
-    assert shown["price_s"] > 0.0
-    assert picker.dispatch(asked_at + shown["wait_s"] - 0.01) == []
-    assert len(picker.dispatch(asked_at + shown["wait_s"] + 0.01)) == 1
+    is_held = picker.flow.explained(preview, asked_at)["price"] > 1.0
+    assert is_held == (picker.dispatch(asked_at) == [])
 
 
 def returning(picker, name, now, turns=3):
@@ -405,10 +403,10 @@ def test_a_return_is_remembered_until_too_many_others_have_returned(monkeypatch)
     monkeypatch.setattr("laar.flow.sessions._MAX_GONE", 1_000)
     picker = Picker(by_load=False)
 
-    def wait_s(now):
+    def price(now):
         picker.end(picker.ask(now, session="agent", text=story("agent")), now + 0.1)
         decision = picker.director.choose(turn_of("other", story("other")), now + 0.1)
-        return picker.flow.explained(decision, now + 0.1)["wait_s"]
+        return picker.flow.explained(decision, now + 0.1)["price"]
 
     def others_return(count, now):
         for number in range(count):
@@ -417,11 +415,11 @@ def test_a_return_is_remembered_until_too_many_others_have_returned(monkeypatch)
             picker.director.prefixes.clear(0)
 
     for now in (0.0, 0.2, 0.4):
-        wait_s(now)
+        price(now)
     others_return(400, 1.0)  # afterwards the agent has no place
-    sure_s = wait_s(100.0)
+    sure = price(100.0)
     others_return(1_100, 200.0)
-    assert 0.0 < wait_s(300.0) < sure_s
+    assert 0.0 < price(300.0) < sure
 
 
 def test_the_waits_of_a_client_that_gives_up_and_retries_add_up():
@@ -903,7 +901,7 @@ def test_one_prompt_under_many_names_takes_one_place_and_no_value_from_others():
         picker.end(turn, now)
     assert picker.flow.session_counts()["placed"] == 2
     after = picker.flow.explained(picker.director.choose(turn_of("x", story("x")), now), now)
-    assert after["price_s"] >= 0.9 * before["price_s"]
+    assert after["price"] >= 0.9 * before["price"]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -147,7 +147,7 @@ async def test_an_explanation_shows_the_price_of_room_and_who_waits(gateway, htt
         sessions = shown["sessions"]
         assert [each["session"] for each in sessions["inside"]] == ["one"]
         assert [each["session"] for each in sessions["waiting"]] == ["two"]
-        assert sessions["price_s"] is None  # as a turn is in flight
+        assert sessions["price"] is None  # as a turn is in flight
         assert not sessions["has_place"]
         async with http.get(gateway.url("admin", "/sessions")) as answer:
             card = await answer.json()

@@ -243,14 +243,13 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
 
 def _room(sessions: Mapping[str, Any]) -> str:
     """Describe the cost of room for a session's context; "" if free and no session needs any."""
-    inside, waiting, price_s = sessions["inside"], sessions["waiting"], sessions["price_s"]
+    inside, waiting, price = sessions["inside"], sessions["waiting"], sessions["price"]
     if sessions["has_place"]:
         said = "its session's context has a place in a cache"
-    elif price_s is None:
+    elif price is None:
         said = "turns in flight occupy the room for its context; it would wait for one to end"
-    elif price_s > 0.0:
-        wait = f"waiting for it takes {sessions['wait_s']:.1f} s"
-        said = f"room for its context costs others {price_s:.1f} s; {wait}"
+    elif price > 1.0:
+        said = f"it would wait for room for its context: a second of that saves others {price:.1f}"
     elif inside or waiting:
         said = "there is room for its context"
     else:

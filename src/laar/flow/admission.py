@@ -311,9 +311,8 @@ class Admission:
     def explained(self, decision: Decision, now: float) -> dict[str, object]:
         """Return a previewed request's place and its price, and the sessions with a place.
 
-        `wait_s` is how long the request would wait for others to need the room less than it does;
-        `price_s` is how many seconds its wait saves them: 0 if it is sent immediately, None if
-        turns in flight take up the room.
+        `price` is how many seconds a second of its wait saves others, which holds it if above 1;
+        None if turns in flight take up the room.
         """
         view = decision.view
         if view is None:
@@ -321,18 +320,14 @@ class Admission:
         self._names.name(decision.request)
         key = self._known(decision.request, view)
         own = self._own(key, view)
-        needs = own is None and key
-        w = self._engines(view).w
-        longest_s = self._hold_s(decision.request)
-        wait_s, price_s = self.sessions.wait_s(view, w, now) if needs else (0.0, 0.0)
+        price = min(self._prices(view, now)) if key and own is None else 0.0
         return {
             "session": decision.request.session,
             "named_by": decision.request.named_by or ("its prompts" if key else ""),
             "parent": decision.request.parent,
             "has_place": own is not None,
-            "price_s": round(price_s, 3) if math.isfinite(price_s) else None,
-            "wait_s": round(min(longest_s, wait_s), 3),
-            "longest_hold_s": longest_s,
+            "price": round(price, 3) if math.isfinite(price) else None,
+            "longest_hold_s": self._hold_s(decision.request),
             **self.shown(now),
         }
 

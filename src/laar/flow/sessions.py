@@ -240,27 +240,6 @@ class Sessions:
         for leaving, waits in zip(self._leaving_at(view), w.tolist(), strict=True):
             yield self._price(leaving, waits, now)
 
-    def wait_s(self, view: View, w: Floats, now: float) -> tuple[float, float]:
-        """Return how long a prompt is held if no session returns, and how much that saves."""
-        found = [(math.inf, math.inf)]
-        keeping_s = self._keeping(now)
-        for leaving, waits in zip(self._leaving_at(view), w.tolist(), strict=True):
-            if leaving is None:
-                continue
-            wait_s, busy = 0.0, list[tuple[float, float]]()  # while the place is worth more
-            for place, soon_s, later_s in self._losses(leaving, waits):
-                ends_s = [0.0, *_AGES_S]
-                busy += (
-                    (ends_s[at] - now + place.idle_at, ends_s[at + 1] - now + place.idle_at)
-                    for at in range(len(_AGES_S))
-                    if (soon_s if at <= _SURE else later_s) > keeping_s[at]
-                )
-            for start_s, end_s in sorted(busy):
-                if start_s <= wait_s:
-                    wait_s = max(wait_s, end_s)
-            found.append((wait_s, self._price(leaving, waits, now) * wait_s))
-        return min(found)
-
     def begin(
         self,
         key: str,
@@ -501,13 +480,12 @@ class Sessions:
                         break
                 yield leaving if missing <= 0.0 else None
 
-    def _losses(
-        self, leaving: list[tuple[Place, float]], waits: float
-    ) -> Iterator[tuple[Place, float, float]]:
-        """Yield what losing each place of an endpoint costs, until `_SURE_S` and later."""
+    def _price(self, leaving: list[tuple[Place, float]] | None, waits: float, now: float) -> float:
+        if leaving is None:
+            return math.inf
         if not leaving:
-            return
-        slot = leaving[0][0].slot
+            return 0.0
+        slot, keeping_s, price = leaving[0][0].slot, self._keeping(now), 0.0
         # In a full cache, a returning context displaces another one. That delays others
         # where prefills are sequential, and causes refusals where engines refuse.
         sequential = min(1.0, waits)
@@ -516,16 +494,9 @@ class Sessions:
         delayed = min(_MOST_DELAYED, 1.0 + self._table.in_flight.item(slot))
         sure = usual * (1.0 + sequential * delayed)
         for place, share in leaving:
-            cost_s = share * place.reread_s
-            yield place, cost_s * (sure if place.is_sure else usual), cost_s * usual
-
-    def _price(self, leaving: list[tuple[Place, float]] | None, waits: float, now: float) -> float:
-        if leaving is None:
-            return math.inf
-        keeping_s, price = self._keeping(now), 0.0
-        for place, soon_s, later_s in self._losses(leaving, waits):
             at = bisect_left(_AGES_S, now - place.idle_at)
-            price = max(price, (soon_s if at <= _SURE else later_s) / keeping_s[at])
+            factor = sure if place.is_sure and at <= _SURE else usual
+            price = max(price, share * place.reread_s * factor / keeping_s[at])
         return price
 
     def _keeping(self, now: float) -> list[float]:
