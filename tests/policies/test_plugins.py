@@ -207,13 +207,12 @@ def test_a_scorer_that_breaks_the_contract_is_skipped_with_a_reason(how: str) ->
     assert alone.decide(request(), 0.0).address != "10.0.0.0:80", "the number in flight decides"
 
 
-def test_scores_are_clamped_and_the_reasons_of_a_scorer_are_limited() -> None:
+def test_scores_are_clamped_and_the_reason_of_a_scorer_is_dropped() -> None:
     seven = composed(ScorerUse(name="broken", parameters={"how": "seven"}))
     assert seven.score(make_view(3)).tolist() == [1.0] * 3
     talker = composed(ScorerUse(name="broken", parameters={"how": "reason"}))
     director, _ = with_faults(talker)
-    reasons = {director.decide(request(), float(now)).reason for now in range(100)}
-    assert len(reasons) == 17, "16 reasons of the scorer, and the policy's name"
+    assert director.decide(request(), 0.0).reason == "p"
 
 
 @pytest.mark.parametrize("how", ["shape", "numbers", "all"])

@@ -7,9 +7,8 @@ need no guard: the checks of `laar.testing` cover them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,11 +16,6 @@ import numpy as np
 from laar.core.endpoints import Floats, Mask
 from laar.core.interfaces import BY_CANDIDATE, View
 from laar.core.policy import Policy
-
-MAX_REASONS = 16
-"""Maximum number of reason codes per scorer, since they label metrics; others are dropped."""
-
-_REASON = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
 
 class BrokenPromiseError(Exception):
@@ -39,7 +33,6 @@ class Guarded:
 
     inner: Any
     name: str
-    _reasons: set[str] = field(default_factory=set)
 
     def keep(self, view: View) -> Mask:
         """Return the filter's mask; it must hold one boolean for each candidate."""
@@ -50,7 +43,10 @@ class Guarded:
         return mask
 
     def score(self, view: View) -> Floats:
-        """Return the scorer's scores, clamped to 0..1; each candidate must have a number."""
+        """Return the scorer's scores, clamped to 0..1; each candidate must have a number.
+
+        Its reason code is dropped: codes label metrics.
+        """
         _protect(view)
         before = view.reason
         scores = np.asarray(self.inner.score(view), np.float64)
@@ -58,8 +54,7 @@ class Guarded:
             raise BrokenPromiseError(_unlike("scores", scores, view))
         if not np.isfinite(scores).all():
             raise BrokenPromiseError("a score is not finite")
-        if view.reason != before and not self._known(view.reason):
-            view.reason = before
+        view.reason = before
         return np.clip(scores, 0.0, 1.0)
 
     def order(self, scores: Floats, view: View) -> Sequence[int]:
@@ -71,15 +66,6 @@ class Guarded:
                 f"an order of {len(scores)} candidates must contain each exactly once"
             )
         return order
-
-    def _known(self, reason: object) -> bool:
-        if reason in self._reasons:
-            return True
-        new = isinstance(reason, str) and _REASON.fullmatch(reason)
-        if new and len(self._reasons) < MAX_REASONS:
-            self._reasons.add(str(reason))
-            return True
-        return False
 
 
 def guarded(extension: Any, name: str) -> Any:
