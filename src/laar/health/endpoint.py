@@ -166,8 +166,6 @@ class Endpoint:
         """How many of the endpoint's next answers to read."""
         self.doubted = False
         """Unread answers do not count as good until some have been read and found good."""
-        self.briefs = 0
-        """Consecutive unread answers that ended so soon that they may be errors."""
         self.read_at = float("-inf")
         self.proved_at: dict[str, float] = {}
         """Time at which it last answered a client or a probe, by model."""

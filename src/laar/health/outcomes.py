@@ -87,24 +87,16 @@ class Outcomes:
         if attempt.blamed:  # it was slow, not silent
             endpoint.breaker.forgive(1.0, now)
         times = endpoint.family.times[attempt.stream]
-        seconds = now - attempt.at - attempt.rtt_s
-        is_brief = seconds < times.brief_s and not attempt.read
-        endpoint.briefs = endpoint.briefs + 1 if is_brief else 0
-        is_quick = is_brief and (endpoint.briefs > 1 or seconds < times.quick_s)
-        if is_quick:  # it may have been an unseen error: read the next answers
-            endpoint.to_read = max(endpoint.to_read, 2)
         if now - endpoint.progress_at[Stage.OVER] < _TIMES_EVERY_S and attempt.good:
             return  # the mean has enough samples
         endpoint.reached(attempt, Stage.OVER, now)
         if attempt.read:
             endpoint.cut.note(now, happened=False)
-        if is_quick:
-            return  # the time of an error says nothing about answers
         if not attempt.read or endpoint.breaker.is_out:
             self.good(attempt, now)
         times.sizes.append(attempt.tokens)
         if attempt.timed:
-            times.ended(seconds, attempt.predicted_s)
+            times.ended(now - attempt.at - attempt.rtt_s, attempt.predicted_s)
 
     def refused_or_not(
         self, endpoint: Endpoint, verdict: Kind | str | None, asked: Asked, now: float
@@ -309,8 +301,6 @@ class Outcomes:
         if kind is Kind.ERROR:
             return weight, None
         endpoint.doubt()
-        weight *= 1.0 + endpoint.briefs  # earlier unread answers probably had errors too
-        endpoint.briefs = 0
         usual = endpoint.breaker.rules.settings.consecutive_failures
         others_do = any(other.doubted for other in endpoint.others())
         return weight, None if others_do else min(usual, _EVENTS_IN_ROW)

@@ -19,8 +19,6 @@ _SPREAD_LEAST = 0.3  # minimum: real times are never steadier
 _SPREAD_AT_FIRST = 1.0
 _DEVIATIONS = 3.0
 _SIZES = 64
-_QUICK = 0.1  # share of the typical duration below which one unread answer is suspect
-_BRIEF = 0.5  # the same for two in a row
 
 
 class _Usual:
@@ -50,11 +48,6 @@ class GroupTimes:
 
     def __init__(self) -> None:
         self._stages = (_Usual(), _Usual(), _Usual())
-        self.total_s = _Usual()
-        self.quick_s = 0.0
-        """An answer that takes less time is suspect; 0 while unknown."""
-        self.brief_s = 0.0
-        """Two consecutive answers that each take less time are suspect; 0 while unknown."""
         self.sizes: deque[float] = deque(maxlen=_SIZES)
         """Prompt tokens of the latest successful requests."""
 
@@ -65,10 +58,6 @@ class GroupTimes:
     def ended(self, seconds: float, predicted_s: float) -> None:
         """Record the time of a complete answer."""
         self.saw(3, seconds, predicted_s)
-        total = self.total_s
-        total.add(math.log(max(0.001, seconds)))
-        if not total.n % 8:
-            self.quick_s, self.brief_s = _QUICK * self.typical_s, _BRIEF * self.typical_s
 
     def limit_s(self, stage: int, predicted_s: float) -> float:
         """Return the time in which nearly all attempts reach a stage; infinite while unknown."""
@@ -77,11 +66,6 @@ class GroupTimes:
             return math.inf
         bound = usual.mean + _DEVIATIONS * usual.spread
         return math.exp(min(bound, 20.0)) * (predicted_s + _GRAIN_S)
-
-    @property
-    def typical_s(self) -> float:
-        """Geometric mean of complete answers' durations, in seconds; 0 while unknown."""
-        return math.exp(self.total_s.mean) if self.total_s.n else 0.0
 
     def lightness(self, tokens: float) -> float:
         """Return the share of recent successful requests with a prompt at least this long."""
