@@ -18,7 +18,6 @@ from laar.core.policy import Policy
 from laar.core.request import Api, Request
 from laar.explain.record import MAX_ROWS, shown
 from laar.policies import build_policies
-from laar.prefix.beliefs import PrefixBeliefs
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.tracing import attributes
 from support.directors import director_of
@@ -365,31 +364,6 @@ def test_an_explanation_reserves_nothing_and_agrees_with_the_decision():
     assert did.address == would.address
     assert did.view.terms.cost_s.tolist() == would.view.terms.cost_s.tolist()
     assert director.table.in_flight.sum() == 1
-
-
-class Warm(PrefixBeliefs):
-    """Believes the prompt cached at the first endpoint."""
-
-    def __init__(self):
-        super().__init__(key=b"k", max_bytes=1 << 20)
-
-    def match(self, chain):
-        return np.array([0.9, *[0.0] * (len(self.index.room_bytes) - 1)]), None
-
-
-@pytest.mark.parametrize(
-    ("weak", "words"),
-    [
-        (0.1, "switching to strong raises P from 0.10 to 0.90"),
-        (0.3, "switching to strong would raise P from 0.30 to 0.90"),
-    ],
-)
-def test_the_sentence_gives_cost_and_gain_of_leaving_a_warm_model(weak, words):
-    known = Known(weak=(weak, 1e-4, 1.0), strong=(0.9, 1e-4, 1.0))
-    director = fleet(known, ("10.0.0.1:80", "weak"), ("10.0.0.2:80", "strong"), prefixes=Warm())
-    sentence = told(director)["sentence"]
-    assert "Staying with weak saves 10 s of prefill" in sentence
-    assert words in sentence
 
 
 class Only:

@@ -69,8 +69,7 @@ class View:
         reported: number of outcomes reported for the candidate's model in the request's class;
             None if no outcomes are reported.
         terms: the terms of the cost, set by a scorer that computes one, for the explanation.
-        reason: a scorer's code for why its best candidate is the best. A scorer may use only a few
-            different codes, since they label metrics.
+        reason: code of one of laar's scorers for why its best candidate is the best.
         engines: learned speeds of the engines; None if nothing is learned.
         demand: recent requests that share this prompt's prefixes; None if nothing is known.
         again: text evicted for this prompt that will be requested again, as a share of the

@@ -111,7 +111,7 @@ def _who_won(record: DecisionRecord) -> str:
     if not view.knows_outcomes and view.wrong_s is None:
         margin_s *= float(view.probability[at])
     why = _why(view, view.terms, at, rival, alike=_model(view, rival) == decision.model)
-    remarks = _switch(record, view, view.terms) + _blind(view) + degraded
+    remarks = _blind(view) + degraded
     return f"{winner} won by {_seconds(margin_s)}: {name} {why}.{remarks}"
 
 
@@ -170,30 +170,6 @@ def _other_reason(terms: Terms, winner: int, rival: int) -> str:
     if ttft[rival] > ttft[winner]:
         return f"its first token comes later ({_compared(float(ttft[rival]), float(ttft[winner]))})"
     return "answers less reliably"
-
-
-def _switch(record: DecisionRecord, view: View, terms: Terms) -> str:
-    """Return the cost and gain of switching from the model with the cached prompt, if any.
-
-    The model to stay with is served by the endpoint whose cache saves most; the other is the picked
-    model or, if that is the same, the most accurate model.
-    """
-    warm = int(np.argmax(view.cached_tokens * view.seconds_per_token))
-    if view.cached_tokens[warm] <= 0:
-        return ""
-    stay, picked = _model(view, warm), record.decision.position
-    stays = stay == _model(view, picked)
-    other = int(np.argmax(view.probability)) if stays else picked
-    switch = _model(view, other)
-    before, after = float(view.probability[warm]), float(view.probability[other])
-    spared = float(terms.prefill_s[other] - terms.prefill_s[warm])
-    if switch == stay or spared <= 0 or round(after, 2) <= round(before, 2):
-        return ""
-    would = "would raise" if stays else "raises"
-    return (
-        f" Staying with {stay} saves {_seconds(spared)} of prefill; switching to {switch} {would} "
-        f"P from {before:.2f} to {after:.2f}."
-    )
 
 
 def _model(view: View, candidate: int) -> str:
