@@ -36,20 +36,11 @@ Number = TypeVar("Number", float, Floats)
 class EndpointConstants:
     """The constants of some endpoints, multiplied by their paces where one applies.
 
-    The symbols are those of `laar.core.engines`.
+    The symbols are those of `laar.core.engines`; `cw` is c * w.
 
     Args:
         of: slots of the endpoints.
         models: the table's models when they were worked out.
-        base_s: seconds that do not grow with the prompt.
-        c: actual prefill time / c(m)'s estimate.
-        e: actual tokenization time / c(m)'s estimate of prefilling the whole prompt.
-        s: relative slowdown by each other request there.
-        cw: c * w, actual wait for the prompts ahead / c(m)'s estimate of their prefill.
-        w: the share of the prompts ahead that a prompt waits for.
-        answer_s: duration of a lone answer in seconds.
-        b: half of the seconds that each other request there adds.
-        q: the effect of the context, per token of it.
         slots: requests that the engine runs concurrently; infinite if it was not full lately.
         tokens: mean length of the model's answers; 0 if not known.
     """

@@ -1,9 +1,4 @@
-"""Load control: which endpoints may take a request now, and with which priority (Medha paper).
-
-Prefill seconds in flight are those of `laar.core.traffic`: the learned time of the tokens that the
-endpoint has probably not cached, including the quadratic cost of long prompts. They are counted
-until the first token, or if that is not seen, until the time at which it is expected.
-"""
+"""Load control: which endpoints may take a request now, and with which priority (Medha paper)."""
 
 from __future__ import annotations
 

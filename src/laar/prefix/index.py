@@ -150,9 +150,7 @@ class PrefixIndex:
 
     Args:
         slots: number of slots; `resize` increases it.
-        max_bytes: memory limit. The default, 128 MiB, holds at least 2 million blocks of chats,
-            about the caches of 100 endpoints with 500k tokens each. Less than 1 MiB could not hold
-            one long prompt.
+        max_bytes: memory limit. Less than 1 MiB could not hold one long prompt.
     """
 
     def __init__(self, slots: int, max_bytes: int = MAX_BYTES) -> None:
