@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.context.hook import ContextHook
+from laar.context.hook import MAX_BODY_BYTES, ContextHook
 from laar.context.notes import order_note
 from laar.context.settings import ContextSettings, Reason
 from support.exploring import examples
@@ -78,111 +78,6 @@ def test_a_body_parsed_by_the_caller_is_changed_in_the_same_way():
     assert given.stats() == reading.stats()
 
 
-class TestDocumentsField:
-    """Documents that the chat template renders (vLLM's `documents` field)."""
-
-    @staticmethod
-    def body(ids, question="What is it?", system="Be brief."):
-        documents = [{"title": f"t{i}", "text": doc_text(i)} for i in ids]
-        messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
-        return json.dumps({"model": "m", "messages": messages, "documents": documents}).encode()
-
-    def sent(self, h, *bodies):
-        return [send(h, body) for body in bodies][-1]
-
-    def test_documents_of_a_request_stay_since_answers_cite_their_positions(self):
-        h = hook()
-        result = self.sent(h, self.body([2, 1, 4]), last := self.body([1, 9, 4, 2]))
-        same(result, last, Reason.POSITIONAL_LABELS)
-        assert result.documents == 4
-
-    def test_documents_of_a_request_move_if_nobody_refers_to_their_numbers(self):
-        h = hook(relabel=True)
-        result = self.sent(h, self.body([2, 1, 4]), last := self.body([1, 9, 4, 2], "And?"))
-        made, given = json.loads(result.body), json.loads(last)
-        assert [each["title"] for each in made["documents"]] == ["t2", "t1", "t4", "t9", ""]
-        assert all(each in made["documents"] for each in given["documents"])
-        assert made["documents"][-1]["text"].strip() == (
-            "(Please read the last 4 documents above, counted from 1, in the following priority"
-            " order: 2 > 4 > 3 > 1.)"
-        )
-        assert made["messages"] == given["messages"]
-
-    def test_prompts_with_different_system_prompts_share_no_orders(self):
-        h = hook(relabel=True)
-        last = self.body([1, 9, 4, 2], system="Be long.")
-        same(self.sent(h, self.body([2, 1, 4]), last), last, Reason.UNCHANGED)
-
-    def test_text_in_messages_stays_even_if_the_documents_field_repeats_it(self):
-        """Some chat templates do not render the `documents` field."""
-        h = hook(dedup="exact", relabel=True)
-        body = json.loads(self.body([1, 2, 3, 4]))
-        body["messages"][1]["content"] = block([1, 2, 3, 4])
-        made = json.loads(send(h, json.dumps(body).encode()).body)
-        assert made["messages"] == body["messages"]
-        assert made["documents"] == body["documents"]
-
-
-def agent(question, ids):
-    """Return a chat with a question, and the documents that a tool found for it."""
-    call = {"id": "c", "type": "function", "function": {"name": "search", "arguments": "{}"}}
-    return chat(
-        {"role": "user", "content": question},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "c", "content": block(ids)},
-    )
-
-
-class TestPromptsThatShareNothing:
-    """The question before the documents differs each time."""
-
-    @staticmethod
-    def asked(h, count=500):
-        rng = random.Random(3)
-        bodies = [agent(f"What is {n}?", rng.sample(range(12), 5)) for n in range(count)]
-        return [(body, send(h, body)) for body in bodies]
-
-    def test_most_requests_are_not_searched_for_documents_if_questions_are_new(self):
-        results = self.asked(hook())[400:]
-        left = [(b, r) for b, r in results if r.reason is Reason.NOTHING_SHARED]
-        assert len(left) > 0.75 * len(results)
-        assert all(r.body is b and not r.documents for b, r in left)
-        looked = [r for _, r in results if r.reason is not Reason.NOTHING_SHARED]
-        assert looked
-        assert {r.documents for r in looked} == {5}
-
-    def test_a_repeated_question_has_one_order(self):
-        h = hook()
-        self.asked(h)
-        orders = [[1, 2, 3, 4], [4, 3, 2, 1], [2, 4, 1, 3], [3, 1, 4, 2]]
-        sent = [messages(send(h, agent("Again?", ids)).body)[2]["content"] for ids in orders]
-        assert len({tuple(ids_in(text)) for text in sent[1:]}) == 1
-
-    def test_other_prompts_for_the_model_share_orders(self):
-        h = hook()
-        self.asked(h)
-        first = send(h, chat(user([2, 1, 4])))
-        second = send(h, chat(user([1, 9, 4, 2], "And?")))
-        assert first.documents == 3
-        assert ids_in(messages(second.body)[0]["content"]) == [2, 1, 4, 9]
-
-    def test_notes_still_replace_repeated_documents(self):
-        h = hook(dedup="exact")
-        self.asked(h)
-        made = send(h, agent(f"{block([1, 2, 3])} Which?", [3, 1, 7]))
-        assert made.reason is Reason.DEDUPLICATED
-
-    def test_the_requests_of_one_user_do_not_affect_another(self):
-        h = hook()
-        self.asked(h)
-        assert send(h, agent("What is new?", [1, 2, 3]), tenant="u").documents == 3
-
-    def test_every_request_is_examined_in_observe_mode(self):
-        h = hook()
-        for n in range(400):
-            assert send(h, agent(f"What is {n}?", [1, 2, 3]), mode="observe").documents == 3
-
-
 class TestOrder:
     def test_a_second_request_follows_the_order_of_the_first_with_a_note(self):
         h = hook()
@@ -198,12 +93,6 @@ class TestOrder:
         assert text.startswith(block([2, 1, 4, 9]) + "\n(")
         assert "[d1] > [d9] > [d4] > [d2]" in text
         assert text.endswith("\n\nAnd?")
-
-    def test_without_a_note_only_the_order_differs(self):
-        h = hook(annotate=False)
-        send(h, chat(user([2, 1, 4])))
-        text = messages(send(h, chat(user([4, 1, 2]))).body)[0]["content"]
-        assert text == user([2, 1, 4])["content"]
 
     @pytest.mark.parametrize(
         ("api", "make"),
@@ -282,12 +171,6 @@ class TestOrder:
         assert text.startswith(want)
         assert text[len(want) :] == "\n" + order_note(["u2", "u1", "u4"], [2, 0, 1])
 
-    def test_messages_of_other_roles_are_unchanged(self):
-        h = hook(roles=("tool",))
-        send(h, chat(user([2, 1, 4])))
-        body = chat(user([4, 1, 2]))
-        same(send(h, body), body, Reason.NO_DOCUMENTS)
-
     def test_a_prompt_that_differs_before_the_documents_keeps_its_order(self):
         h = hook()
         send(h, chat({"role": "system", "content": "It is Monday."}, user([2, 1, 4])))
@@ -345,8 +228,8 @@ class TestSameBytes:
         same(apply(hook(), body, api="embeddings"), body, Reason.UNSUPPORTED_API)
 
     def test_a_body_above_the_size_limit_is_unchanged(self):
-        body = chat(user([4, 1, 2]))
-        same(apply(hook(max_body_bytes=len(body) - 1), body), body, Reason.TOO_LARGE)
+        body = chat({"role": "user", "content": "x" * MAX_BODY_BYTES})
+        same(apply(hook(), body), body, Reason.TOO_LARGE)
 
     def test_a_body_with_a_duplicate_key_is_unchanged(self):
         h = hook()
@@ -390,7 +273,7 @@ class TestSameBytes:
     def test_a_megabyte_of_hostile_text_is_processed_in_time(self, piece, raw):
         text = piece * ((1 << 20) // len(piece))
         body = text.encode() if raw else chat({"role": "user", "content": text})
-        result = apply(hook(relabel=True), body)
+        result = apply(hook(), body)
         assert result.body is body
         assert result.reason is not Reason.ERROR
 
@@ -652,18 +535,12 @@ class TestConversation:
         same(send(h, body), body, Reason.NO_DOCUMENTS)
 
     @pytest.mark.parametrize("dedup", ["off", "exact"])
-    @pytest.mark.parametrize(
-        "form",
-        ['<source id="{n}">{text}</source>\n', "<doc>{text}</doc>\n"],
-    )
-    def test_numbered_documents_of_later_turns_leave_earlier_turns_as_sent(self, form, dedup):
-        h, rng = hook(dedup=dedup, relabel=True), random.Random(3)
+    def test_documents_of_later_turns_leave_earlier_turns_as_sent(self, dedup):
+        h, rng = hook(dedup=dedup), random.Random(3)
         said, before, changed = [], [], 0
         for turn in range(6):
             ids = rng.sample(range(9), 4)
-            docs = "".join(
-                form.format(n=n, text=f"Fact {doc_text(i)}") for n, i in enumerate(ids, 1)
-            )
+            docs = "".join(f"<doc>Fact {doc_text(i)}</doc>\n" for i in ids)
             text = f"Use the following documents.\n\n{docs}\nQuestion: What is it?"
             said.append({"role": "user", "content": text})
             result = send(h, chat(*said), now=float(turn))

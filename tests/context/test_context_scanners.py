@@ -17,28 +17,26 @@ from laar.context.rewrite import Change, rewrite
 from laar.context.settings import ContextSettings, Reason
 from support.exploring import examples
 
-DEFAULT = ContextSettings()
-FREE_LABELS = ContextSettings(relabel=True)
-FIXED_LABELS = ContextSettings(relabel=False)
+FORMATS = ContextSettings().formats
 
 
-def found(text, settings_=DEFAULT):
-    return [[text[i.start : i.end] for i in block.items] for block in scan(text, settings_)]
+def found(text):
+    return [[text[i.start : i.end] for i in block.items] for block in scan(text, FORMATS)]
 
 
-def refusal(text, settings_=DEFAULT):
+def refusal(text):
     with pytest.raises(Refused) as info:
-        scan(text, settings_)
+        scan(text, FORMATS)
     return info.value.reason
 
 
-def fixed(text, settings_=DEFAULT):
-    [block] = scan(text, settings_)
+def fixed(text):
+    [block] = scan(text, FORMATS)
     return block.fixed
 
 
-def reversed_(text, settings_=DEFAULT, *, annotate=False):
-    blocks = scan(text, settings_)
+def reversed_(text, *, annotate=False):
+    blocks = scan(text, FORMATS)
     changes = [Change(block, tuple(reversed(range(len(block.items))))) for block in blocks]
     return rewrite(text, changes)[annotate]
 
@@ -52,7 +50,7 @@ class TestXml:
         assert found(text) == [
             [f'<document id="{name}">{body}</document>' for name, body in ("ax", "by", "cz")]
         ]
-        [block] = scan(text, DEFAULT)
+        [block] = scan(text, FORMATS)
         assert [item.label for item in block.items] == ["a", "b", "c"]
         assert text[: block.end].endswith("</documents>")
 
@@ -103,20 +101,18 @@ class TestXml:
 
     def test_numbering_attributes_stay_in_place(self):
         text = "".join(f'<doc index="{i}">t{i}</doc>' for i in (1, 2, 3))
-        assert fixed(text, FIXED_LABELS)
-        assert reversed_(text, FREE_LABELS) == "".join(
-            f'<doc index="{i}">t{4 - i}</doc>' for i in (1, 2, 3)
-        )
+        assert fixed(text)
+        assert reversed_(text) == "".join(f'<doc index="{i}">t{4 - i}</doc>' for i in (1, 2, 3))
 
     def test_other_attributes_of_numbered_items_move_with_their_text(self):
         text = "".join(f'<doc index="{i}" source="{i}.pdf">t{i}</doc>' for i in (1, 2, 3))
-        assert reversed_(text, FREE_LABELS) == "".join(
+        assert reversed_(text) == "".join(
             f'<doc index="{i}" source="{4 - i}.pdf">t{4 - i}</doc>' for i in (1, 2, 3)
         )
 
     def test_a_number_after_another_attribute_keeps_documents_in_place(self):
         text = "".join(f'<doc source="{i}.pdf" index="{i}">t{i}</doc>' for i in (1, 2, 3))
-        assert fixed(text, FREE_LABELS)
+        assert fixed(text)
 
     def test_tags_inside_a_document_are_part_of_it(self):
         items = [f"<document><source>{i}.md</source>{i}</document>" for i in "xyz"]
@@ -133,14 +129,14 @@ class TestResults:
         form = '{"q": 1.50, "results": [ %s,\n %s, %s], "n": 3}'
         text = form % parts
         assert reversed_(text) == form % parts[::-1]
-        [block] = scan(text, DEFAULT)
+        [block] = scan(text, FORMATS)
         assert [item.label for item in block.items] == ["a", "b", "é"]
         assert text[block.items[1].text_start : block.items[1].text_end] == "y"
 
     @pytest.mark.parametrize("key", ["rank", "position", "id"])
     def test_numbered_elements_move_under_their_numbers(self, key):
         text = json.dumps({"results": [{key: i, "content": "x" * (i + 1)} for i in range(4)]})
-        assert fixed(text, FIXED_LABELS)
+        assert fixed(text)
         moved = json.loads(reversed_(text))["results"]
         assert moved == [{key: i, "content": "x" * (4 - i)} for i in range(4)]
 
@@ -176,7 +172,7 @@ class TestResults:
 
     def test_a_note_about_json_before_other_text_follows_the_json(self):
         listed = json.dumps({"results": [{"text": f"text {i}"} for i in "xyz"]})
-        [block] = scan(f"{listed}\n\nWhat is it?", DEFAULT)
+        [block] = scan(f"{listed}\n\nWhat is it?", FORMATS)
         assert (block.shape, block.end) == ("json", len(listed))
 
     @pytest.mark.parametrize("before", ['{"task": "answer"}', '["one"]', "[[Note]] says", '{"a'])
@@ -223,7 +219,7 @@ def seconds(text):
     for _ in range(3):
         start = time.thread_time()
         with contextlib.suppress(Refused):
-            scan(text, FREE_LABELS)
+            scan(text, FORMATS)
         best = min(best, time.thread_time() - start)
     return best
 
@@ -238,7 +234,7 @@ def test_a_megabyte_of_hostile_markup_takes_linear_time(piece):
 def test_many_tags_in_sentences_before_a_long_text_take_little_time():
     text = " a <doc/" * 2040 + "b" * 2_000_000
     began = time.process_time()
-    assert scan(text, DEFAULT) == []
+    assert scan(text, FORMATS) == []
     assert time.process_time() - began < 1.0
 
 
@@ -260,7 +256,7 @@ text_st = st.text(st.sampled_from('ab<>/"= \n`[]1{}é\\')).map(
 @example(["", "", ""], "", None)
 def test_any_order_keeps_every_document_and_all_gaps(bodies, gap, data):
     text = "pre " + gap.join(f"<doc>{body}</doc>" for body in bodies) + " post"
-    [block] = scan(text, DEFAULT)
+    [block] = scan(text, FORMATS)
     order = data.draw(st.permutations(range(len(bodies)))) if data else range(len(bodies))
     change = Change(block, tuple(order))
     made, _ = rewrite(text, [change])
@@ -292,11 +288,11 @@ SHAPES = {
 def test_moved_documents_are_found_again_in_their_new_positions(shape, texts, data):
     """The hook relies on this, as it does not scan its results again before it sends them."""
     text = SHAPES[shape](texts)
-    [block] = scan(text, FREE_LABELS)
+    [block] = scan(text, FORMATS)
     order = data.draw(st.permutations(range(len(texts))))
     change = Change(block, tuple(order))
     made, _ = rewrite(text, [change])
-    [again] = scan(made, FREE_LABELS)
+    [again] = scan(made, FORMATS)
     want = [text[block.items[at].start : block.items[at].end] for at in order]
     assert [made[item.start : item.end] for item in again.items] == want
 
@@ -330,7 +326,7 @@ def test_code_that_begins_like_a_list_takes_less_time_than_a_list(piece):
 
 def test_changes_that_would_lose_or_repeat_text_are_refused():
     text = "".join(f"<doc>{body * 99}</doc>" for body in "abc")
-    [block] = scan(text, DEFAULT)
+    [block] = scan(text, FORMATS)
     first, *others = block.items
     wide = replace(block, items=(first._replace(end=first.end + 1), *others))
     late = replace(block, end=len(text) + 1)

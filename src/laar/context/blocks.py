@@ -50,7 +50,8 @@ class Block:
     Args:
         items: documents in received order.
         end: position for a note about their order, after everything that belongs to them.
-        labels_stay: the labels are outside the items, so they number positions, not documents.
+        labels_stay: the labels are outside the items, so they number positions, not documents. The
+            items are then fixed, unless ids can replace the numbers (`laar.context.citations`).
         quoted: the documents' own text is inside a JSON string.
         shape: the format in which the block was found.
         fixed: the items must not move, since their labels or other data number them.
@@ -84,6 +85,9 @@ class Block:
 
 DOCUMENT_BLOCKS = ("document", "search_result")
 """Types of blocks that each hold one document."""
+
+MIN_DOCS = 3
+"""Minimum number of documents in a list that is changed; shorter lists gain little."""
 
 MAX_DOCS = 256
 """Maximum number of documents in a list to reorder; bounds the search for an order."""
@@ -151,17 +155,14 @@ def _counted(
 ) -> Block:
     """Return a block of items that begin with their number; only their texts move."""
     items: list[Item] = []
-    heads: set[str] = set()
     counted = re.compile(  # independent of the number, so that `re` caches it
         rf"[^\d\n]{{0,{MAX_HEAD}}}?{re.escape(name)}[\"']?\s{{0,8}}[=:]\s{{0,8}}[\"']?(\d+)[\"']?"
     )
     for (start, stop, first, last), number in zip(spans, numbers, strict=True):
         match = counted.match(text, start, stop)
         behind = match.end() if match and match[1] == number and match.end() <= first else start
-        heads.add(text[start:behind].replace(number, ""))
         items.append(Item(behind, stop, first, last, number))
-    fixed = len(heads) > 1 or heads == {""}
-    return Block(tuple(items), end, labels_stay=True, fixed=fixed)
+    return Block(tuple(items), end, labels_stay=True, fixed=True)
 
 
 MAX_HEAD = 40

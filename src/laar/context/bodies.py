@@ -1,7 +1,7 @@
 """Extract the texts of a prompt from a request body, with roles and preceding content.
 
-Supports bodies of Chat (`messages`, and vLLM's `documents`), Anthropic (`system`, `messages`),
-Responses (`instructions`, `input`) and completions (`prompt`). A text is *fresh* if it belongs to
+Supports bodies of Chat (`messages`), Anthropic (`system`, `messages`), Responses (`instructions`,
+`input`) and completions (`prompt`). A text is *fresh* if it belongs to
 the last turn, after the assistant's last answer. Only fresh text may be reordered. Older text must
 be sent as it was when it was fresh; otherwise the conversation loses its cached prefix. Messages
 with `cache_control` and content that is not text are skipped.
@@ -10,14 +10,15 @@ with `cache_control` and content that is not text are skipped.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import orjson
 
 from laar.context.blocks import DOCUMENT_BLOCKS, Refused
 from laar.context.formats.jsonspans import Path, raw_values
-from laar.context.settings import Reason, Role
+from laar.context.settings import Reason
+
+Role: TypeAlias = Literal["user", "system", "tool"]
 
 _ROLES: dict[str, Role] = {
     "system": "system",
@@ -36,7 +37,7 @@ class Text(NamedTuple):
         value: the string, decoded.
         role: role of its message.
         fresh: the text belongs to the last turn.
-        parts: the text is the raw JSON of a message's content blocks, or of `documents`.
+        parts: the text is the raw JSON of a message's content blocks.
     """
 
     path: Path
@@ -78,8 +79,6 @@ def _texts(body: dict[str, object], api: str) -> list[Text]:
     if api != "chat":  # the system prompt is outside the messages
         texts += _content((system,), body.get(system), "system", first_turn)
     texts += _messages(key, said)
-    if api == "chat" and isinstance(body.get("documents"), list):
-        texts.append(Text(("documents",), "", "tool", True, parts=True))
     return texts
 
 
@@ -108,9 +107,6 @@ def said_before(body: dict[str, object], path: Path) -> bytes:
         return orjson.dumps(before)
     if path[0] in _SYSTEM:
         before.append(body.get(_SYSTEM[str(path[0])]))
-    if path[0] == "documents" and isinstance(messages := body.get("messages"), list):
-        # Chat templates render these after the system prompt.
-        before += takewhile(lambda message: _role(message) == "system", messages)
     at: object = body
     for step in path:
         if isinstance(at, list) and isinstance(step, int):

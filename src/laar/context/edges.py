@@ -106,7 +106,7 @@ class Edges:
                 for a, b in spans
             ]
         )
-        return Block(items, items[-1].end, labels_stay=numbered, shape="recurring")
+        return Block(items, items[-1].end, numbered, shape="recurring", fixed=numbered)
 
     def _alike(self, bounds: list[_Bound]) -> list[_Bound]:
         """Return the bounds with the most common gap, whitespace included; all if no gap recurs."""

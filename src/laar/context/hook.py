@@ -31,9 +31,12 @@ from laar.context.formats.jsonspans import splice
 from laar.context.guard import GainGuard
 from laar.context.memo import Memo, saved
 from laar.context.recurrence import Recurrences
-from laar.context.sequences import Openings, Sequences
+from laar.context.sequences import Sequences
 from laar.context.settings import ContextSettings, Reason
 from laar.context.turn import Turn, TurnPlan
+
+MAX_BODY_BYTES = 2 << 20
+"""Longest body examined, about 500,000 tokens."""
 
 MAX_ADDED_MS = 4.0
 """Milliseconds after which the body is forwarded unchanged; checked between steps. 95 documents of
@@ -67,7 +70,6 @@ class ContextHook:
         self.memo = Memo() if memo is None else memo
         self.recurrences = Recurrences()
         self.sequences = Sequences()
-        self.openings = Openings()
         self.guard = GainGuard(share=s.holdout_share)
 
     def apply(
@@ -93,9 +95,9 @@ class ContextHook:
                 without documents.
             restores: whether the caller will restore the document numbers in the answer.
         """
-        settings, observe = self.settings, mode == "observe"
+        observe = mode == "observe"
         try:
-            if len(body) > settings.max_body_bytes:
+            if len(body) > MAX_BODY_BYTES:
                 raise Refused(Reason.TOO_LARGE)
             ends_at = self.clock() + MAX_ADDED_MS / 1e3
             try:

@@ -16,7 +16,7 @@ import orjson
 
 from laar.context.blocks import Block, Refused
 from laar.context.notes import duplicate_note, number_note, order_note
-from laar.context.settings import ContextSettings, Reason
+from laar.context.settings import Reason
 
 MAX_SEARCHED = 32 << 20
 """Maximum number of characters searched for earlier copies of a text's repeated documents (7 ms);
@@ -54,10 +54,10 @@ def as_received(block: Block) -> Change:
     return Change(block, tuple(range(len(block.items))))
 
 
-def is_too_small(block: Block, size: int, settings: ContextSettings) -> bool:
+def is_too_small(block: Block, size: int) -> bool:
     """Return whether documents of `size` bytes are too short to be worth the note that is added."""
     note_bytes = 72 + 5 * len(block.items)  # approximately
-    return settings.annotate and size < _WORTH_NOTES * note_bytes
+    return size < _WORTH_NOTES * note_bytes
 
 
 def is_lossless(text: str, changes: Sequence[Change]) -> bool:
@@ -143,13 +143,10 @@ def _note(text: str, change: Change) -> str:
     labels = [item.label for item in items]  # as sent
     if change.ids:
         note = number_note(labels, change.ids)
-    elif change.block.labels_stay:
-        note = order_note(labels, order)
     else:
         note = order_note([labels[at] for at in change.order], order)
     if change.block.shape != "parts":
         return f"\n{note}" + ("" if text[end : end + 1] in "\r\n" else "\n")
     own = orjson.loads(text[items[0].start : items[0].end])  # the note must be a block of its own
     kind = "input_text" if own.get("type") == "input_text" else "text"
-    fields = {"type": kind} if "type" in own else dict.fromkeys(own, "")
-    return "," + orjson.dumps(fields | {"text": note}).decode()
+    return "," + orjson.dumps({"type": kind, "text": note}).decode()

@@ -87,36 +87,3 @@ class Sequences:
 
 _LEAST_FREE = 2
 """Minimum number of documents in a run that were seen in several orders."""
-
-MAX_OPENINGS = 20_000
-"""Maximum number of prompt beginnings remembered (0.1 KB each); LRU eviction."""
-
-_GAIN, _RARELY = 1 / 128, 1 / 16
-"""Weight of a prompt in the average share of beginnings that recur, and the share below which
-prompts with a new beginning are not reordered. The share falls that low only after 354 new
-beginnings in a row, because looking for shared documents costs little compared with missing
-them."""
-
-
-class Openings:
-    """Beginnings of prompts, as hashes, and how often they recur.
-
-    If a question or an answer precedes the documents, each prompt has its own beginning, and
-    nothing after it can be shared in any order.
-    """
-
-    def __init__(self) -> None:
-        self._seen: Latest[int, float] = Latest(MAX_OPENINGS)
-
-    def is_alone(self, place: int, before: str) -> bool:
-        """Record a prompt's beginning; return whether it is new and beginnings rarely recur there.
-
-        Args:
-            place: hash of the scope and the text's place in the body.
-            before: the text before it, with which the prompt begins.
-        """
-        opening = hash((place, before))
-        recurs, share = self._seen.get(opening, 0.0), self._seen.get(place, 1.0)
-        self._seen[opening] = 1.0
-        self._seen[place] = share = share + (recurs - share) * _GAIN
-        return not recurs and share < _RARELY

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import xxhash
 
-from laar.context.blocks import MAX_DOCS, Block, Refused
+from laar.context.blocks import MAX_DOCS, MIN_DOCS, Block, Refused
 from laar.context.bodies import Text, prompt_texts, said_before
 from laar.context.citations import ids_of, numbered
 from laar.context.edges import NAME_CHARS
-from laar.context.formats import fixed, scan
+from laar.context.formats import scan
 from laar.context.formats.jsonspans import Literal, Path
 from laar.context.lines import Seen
 from laar.context.memo import Remembered
@@ -133,13 +133,10 @@ class Turn:
         self._draw_groups(texts)
         moved: Path | None = None  # content whose blocks moved; their texts stay unchanged
         for text in texts:
-            # Prompts of a batch are independent; not every template renders `documents`.
-            if text.path[0] in ("prompt", "documents"):
+            if text.path[0] == "prompt":  # those of a batch are independent
                 self._sent, self._in_full = [], set()
             is_moved = moved is not None and text.path[: len(moved)] == moved
-            made = text.value
-            if text.role in self.hook.settings.roles and not is_moved:
-                made = self._outgoing(body, text)
+            made = text.value if is_moved else self._outgoing(body, text)
             if made != text.value:
                 plan.edits[text.path] = Literal(made) if text.parts else made
                 moved = text.path if text.parts else moved
@@ -168,9 +165,6 @@ class Turn:
                 return self._carried_out(text, known.changes) if known.changes else text.value
             return text.value
         if self._late or not (text.fresh or self._dedups):
-            return text.value
-        if text.fresh and known is None and self._is_alone(text):
-            self._note(Reason.NOTHING_SHARED)
             return text.value
         try:
             return self._planned(body, text, memo_key, known)
@@ -249,8 +243,8 @@ class Turn:
             block, seen = self.hook.recurrences.find(self.scope, text.value)
             if seen is not None and text.fresh:
                 self._plan.seen.append(seen)
-            if block is not None and self.hook.settings.min_docs <= len(block.items) <= MAX_DOCS:
-                blocks = [fixed(block, self.hook.settings)]
+            if block is not None and MIN_DOCS <= len(block.items) <= MAX_DOCS:
+                blocks = [block]
         if self.restores:
             blocks = [numbered(text.value, block) for block in blocks]
         if not blocks and refused is not None:
@@ -263,8 +257,8 @@ class Turn:
         return blocks
 
     def _scan(self, text: Text) -> list[Block]:
-        settings, by_tool = self.hook.settings, text.role == "tool"
-        return scan(text.value, settings, is_parts=text.parts, by_tool=by_tool)
+        formats, by_tool = self.hook.settings.formats, text.role == "tool"
+        return scan(text.value, formats, is_parts=text.parts, by_tool=by_tool)
 
     def _carried_out(self, text: Text, changes: Sequence[Change]) -> str:
         """Return the text with its changes applied, and count them; raise Refused if unsafe."""
@@ -274,7 +268,7 @@ class Turn:
                 self._plan.numbers[own] = item.label or ""
         if any(change.repeated for change in changes):
             self._plan.removed_bytes += len(text.value) - len(bare)
-        return annotated if self.hook.settings.annotate else bare
+        return annotated
 
     def _remember(
         self,
@@ -319,9 +313,7 @@ class Turn:
         if own is None:
             self._plan.received.append(tuple(docs))
             first, stop, met = self.hook.sequences.movable(self.scope, docs)
-            may_move = stop - first >= self.hook.settings.min_docs and (
-                not repeated or stop - first == len(live)
-            )
+            may_move = stop - first >= MIN_DOCS and (not repeated or stop - first == len(live))
             if met and not may_move:
                 self._note(Reason.SAME_ORDER)
             if may_move and stop - first < len(live):
@@ -329,7 +321,7 @@ class Turn:
                 docs = keys = keys[first:stop]
                 sizes, live = sizes[first:stop], list(range(stop - first))
                 left = as_received(block)
-                may_move = not is_too_small(block, sum(sizes), self.hook.settings)
+                may_move = not is_too_small(block, sum(sizes))
         start = xxhash.xxh3_64_intdigest(text[: block.items[0].start].encode())
         seed = hash((self.scope, before, start))
         change = left
@@ -353,7 +345,7 @@ class Turn:
 
     def _can_align(self, block: Block, docs: Sequence[int], size: int) -> bool:
         """Return whether the documents are distinct and worth ordering; note the reason."""
-        if is_too_small(block, size, self.hook.settings):
+        if is_too_small(block, size):
             self._note(Reason.TOO_SMALL)
             return False
         if not docs:
@@ -412,19 +404,6 @@ class Turn:
         if self.hook.clock() > self.ends_at:
             raise Refused(Reason.OVER_BUDGET)
 
-    def _is_alone(self, text: Text) -> bool:
-        """Return whether other prompts are unlikely to share the documents of a text.
-
-        One in `_LOOK_EVERY` conversations is examined in any case, since other prompts may contain
-        its documents too. So is a text after documents that it may repeat.
-        """
-        place, before = hash((self.scope, text.path)), "".join(self._sent[-1:])
-        return (
-            self.hook.openings.is_alone(place, before)
-            and not (self._dedups and self._in_full)
-            and self._plan.conversation % _LOOK_EVERY > 0
-        )
-
     def _stays(self) -> bool:
         """Return whether the guard requires the received order for this request."""
         plan = self._plan
@@ -436,14 +415,12 @@ class Turn:
 
     def _note(self, reason: Reason) -> None:
         """Record a reason: the plan keeps the first, or the latest about usable documents."""
-        fit = (Reason.UNCHANGED, Reason.SAME_ORDER, Reason.NOTHING_SHARED)
-        if reason in fit or self._plan.reason is Reason.NO_DOCUMENTS:
+        usable = reason in (Reason.UNCHANGED, Reason.SAME_ORDER)
+        if usable or self._plan.reason is Reason.NO_DOCUMENTS:
             self._plan.reason = reason
 
 
 _read_changes = msgspec.json.Decoder(tuple[Change, ...]).decode
-
-_LOOK_EVERY = 8
 
 _SHORT = 200
 _MARKS = frozenset("\n<[{")

@@ -33,6 +33,8 @@ REMOVED_IN_0_3 = {
 }
 REMOVED_IN_0_4 = {
     "accuracy.online": "delete it; outcomes are learned from whoever has the token to report them",
+    "context.routes[].relabel": "delete it; numbered documents move where ids can replace numbers",
+    "context.routes[].roles": "delete it; all messages but the assistant's may be changed",
     "decisions.remember": "delete it; it is 2000, and `decisions.log` keeps more",
     "prefix.enabled": "delete it; engines that reuse no prefixes are found by their answers",
 }

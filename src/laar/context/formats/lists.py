@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import orjson
 
-from laar.context.blocks import MAX_DOCS, Block, Refused, Span, block_of
+from laar.context.blocks import MAX_DOCS, MIN_DOCS, Block, Refused, Span, block_of
 from laar.context.formats.jsonspans import Path, spans_of
 from laar.context.settings import Reason
 
@@ -46,12 +46,8 @@ _MOST_STARTS = 2
 _Json: TypeAlias = "dict[str, _Json] | list[_Json] | str | int | float | bool | None"
 
 
-def scan(text: str, least: int) -> list[Block]:
+def scan(text: str) -> list[Block]:
     """Find a list in a text that is JSON, or in whole lines of it that are.
-
-    Args:
-        text: the whole text.
-        least: minimum number of elements of a list of documents.
 
     Raises:
         Refused: the list is too long, or its elements can't be separated.
@@ -62,11 +58,11 @@ def scan(text: str, least: int) -> list[Block]:
         end = text.rfind("}" if text[begin] == "{" else "]") + 1
         if not text[end : end + 1].strip():
             with suppress(orjson.JSONDecodeError):
-                return [block.shifted(begin) for block in _blocks(text[begin:end], least)]
+                return [block.shifted(begin) for block in _blocks(text[begin:end])]
     return []
 
 
-def written_by_python(text: str, least: int) -> list[Block]:
+def written_by_python(text: str) -> list[Block]:
     """Find the first list, on one line, in the form that Python's `str` writes.
 
     Raises:
@@ -88,7 +84,7 @@ def written_by_python(text: str, least: int) -> list[Block]:
         values: list[_Json] = ast.literal_eval(written)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return []
-    if not isinstance(written, ast.List) or len(values) < least:
+    if not isinstance(written, ast.List) or len(values) < MIN_DOCS:
         return []
     if len(values) > MAX_DOCS:
         raise Refused(Reason.TOO_MANY)
@@ -107,14 +103,14 @@ def written_by_python(text: str, least: int) -> list[Block]:
     return [block.shifted(start.start())]
 
 
-def _blocks(text: str, least: int) -> list[Block]:
+def _blocks(text: str) -> list[Block]:
     value: _Json = orjson.loads(text)
     best: tuple[int, Path, list[_Json], list[Path]] = (0, (), [], [])
     lists = list(islice(_lists(value, ()), _MOST_LISTS))
     for path, elements in lists:
         texts = list(map(_text, elements[: MAX_DOCS + 1]))
         size = sum(length for length, _ in texts)
-        if len(elements) >= least and all(length for length, _ in texts) and size > best[0]:
+        if len(elements) >= MIN_DOCS and all(length for length, _ in texts) and size > best[0]:
             best = size, path, elements, [own for _, own in texts]
     _, path, elements, own = best
     if not own:

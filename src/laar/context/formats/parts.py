@@ -1,15 +1,13 @@
 """Documents as blocks of a message's content, moved as raw JSON.
 
 Blocks of a document type are documents; they stay in place if answers cite them by position. Text
-blocks are documents if a tool returned several of them and nothing else. The objects in a chat
-request's `documents` are documents too.
+blocks are documents if a tool returned several of them and nothing else.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -34,7 +32,7 @@ def scan(text: str, *, by_tool: bool) -> list[Block]:
     Raises:
         Refused: there are too many, or an object has a duplicate key.
     """
-    parts: list[Any] = orjson.loads(text) if text else []
+    parts: list[Any] = orjson.loads(text)
     places = [(i, _text_of(part)) for i, part in enumerate(parts)]
     runs = [list(run) for known, run in groupby(places, key=lambda at: bool(at[1])) if known]
     run: _Run = max(runs, key=len, default=[])
@@ -50,14 +48,12 @@ def _of_texts(text: str, parts: Sequence[Any]) -> list[Block]:
         return []
     numbers = [match[1] if (match := _COUNTED.match(text)) else "" for text in own]
     run: _Run = [(i, ("text",)) for i in range(len(own))]
-    block = _block(text, run, fixed=count_up(numbers))
-    # Templates number the objects in `documents`, which have no type; answers cite the numbers.
-    return [replace(block, labels_stay="type" not in parts[0])]
+    return [_block(text, run, fixed=count_up(numbers))]
 
 
 def _own_text(part: object) -> str:
     """Return the text of a text block; empty for other blocks."""
-    if not isinstance(part, dict) or part.get("type", "text") not in _TEXTS:
+    if not isinstance(part, dict) or part.get("type") not in _TEXTS:
         return ""
     text = part.get("text")
     return text if isinstance(text, str) else ""

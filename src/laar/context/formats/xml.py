@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from laar.context.blocks import MAX_DOCS, MAX_MARKS, Block, Refused, Span, block_of
+from laar.context.blocks import MAX_DOCS, MAX_MARKS, MIN_DOCS, Block, Refused, Span, block_of
 from laar.context.settings import Reason
 
 _ITEMS = (
@@ -38,18 +38,18 @@ _BREAKS = frozenset("\n>")
 """A tag directly after one of these characters is not a mention in a sentence."""
 
 
-def scan(text: str, least: int) -> list[Block]:
-    """Find all blocks of at least `least` items.
+def scan(text: str) -> list[Block]:
+    """Find all blocks of at least `MIN_DOCS` items.
 
     Raises:
         Refused: the markup is not clearly a list of documents, or a block has more than `MAX_DOCS`.
     """
-    return _Scan(text, least).run() if "<" in text else []
+    return _Scan(text).run() if "<" in text else []
 
 
 class _Scan:
-    def __init__(self, text: str, least: int) -> None:
-        self.text, self.least = text, least
+    def __init__(self, text: str) -> None:
+        self.text = text
         self.blocks: list[Block] = []
         self.wrapper: str | None = None
         self.found: dict[str, int] = {}
@@ -145,7 +145,7 @@ class _Scan:
 
     def _finish(self, end: int | None = None) -> None:
         """End the run of items; the note about them goes after the wrapper, if any."""
-        if len(self.spans) >= self.least:
+        if len(self.spans) >= MIN_DOCS:
             after = self.spans[-1][1] if end is None else end
             block = block_of(self.text, self.spans, after, names=self.names, shape="xml")
             self.blocks.append(block)
