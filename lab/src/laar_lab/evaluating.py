@@ -39,7 +39,6 @@ from laar.accuracy.fitting.records import (
     question_of,
     read_records,
 )
-from laar.accuracy.text import Said
 from laar.errors import SettingError
 
 Floats = NDArray[np.float64]
@@ -107,8 +106,7 @@ def _show(console: Console, figures: Mapping[str, Any]) -> None:
     console.print(
         f"laar minus the best single model ({figures['best_single_model']}): "
         f"{100 * (figures['laar'] - figures['best_single']):+.1f} points, 95 % interval "
-        f"{100 * low:+.1f} to {100 * high:+.1f}. {figures['unlike']:.0%} of the questions are "
-        "unlike anything it was fitted to; for these it mostly uses the base rates.",
+        f"{100 * low:+.1f} to {100 * high:+.1f}.",
         markup=False,
     )
 
@@ -134,7 +132,6 @@ def judge(artifact: Capability, asked: Asked, *, seed: int = 0) -> dict[str, obj
         "best_single_model": asked.models[int(rates.argmax())],
         **_figures(asked, rates),
         "laar_less_best_single": _lead(asked, rates, np.random.default_rng(seed)),
-        "unlike": float(np.average(asked.unlike, weights=asked.weights)),
         "tasks": {
             str(task): _figures(asked.of(asked.tasks == task), rates)
             | {"questions": int((asked.tasks == task).sum())}
@@ -215,7 +212,6 @@ class Asked:
     squares: Floats
     without_task: Floats
     with_task: Floats
-    unlike: NDArray[np.bool_]
     excluded: int
     ignored: tuple[str, ...]
     alike: int = 0
@@ -228,7 +224,7 @@ class Asked:
 
     def of(self, rows: NDArray[np.bool_]) -> Asked:
         """Return the selected questions."""
-        arrays = ("tasks", "scores", "answers", "squares", "without_task", "with_task", "unlike")
+        arrays = ("tasks", "scores", "answers", "squares", "without_task", "with_task")
         return replace(self, **{name: getattr(self, name)[rows] for name in arrays})
 
 
@@ -261,19 +257,17 @@ def questions_of(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> A
     sums, answers_of = np.zeros((count, len(models))), np.zeros((count, len(models)))
     squares = np.zeros_like(sums)
     without_task, with_task = np.empty_like(sums), np.empty_like(sums)
-    unlike = np.zeros(count, bool)
     tasks = []
     for row, answers in enumerate(fresh.values()):
         first = answers[0]
         cell = features_of_outcome(first)
-        guess = capability.guess(_without_task(first, cell), Said(first.text or ""))
+        guess = capability.guess(_without_task(first, cell), first.text or "")
         without_task[row] = capability.probabilities(models, guess.features, shares=guess.shares)
         with_task[row] = (
             capability.probabilities(models, cell)
             if cell.task in capability.tasks and task_name(cell.task) == cell.task
             else (without_task[row])
         )
-        unlike[row] = guess.unlike
         tasks.append(cell.task)
         for outcome in answers:
             at = row, column[outcome.model]
@@ -290,7 +284,6 @@ def questions_of(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> A
         squares=squares,
         without_task=without_task,
         with_task=with_task,
-        unlike=unlike,
         excluded=len(excluded),
         ignored=tuple(sorted(ignored)),
         alike=alike,

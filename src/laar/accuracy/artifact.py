@@ -34,7 +34,7 @@ MIN_CELL_OUTCOMES = 30
 the standard error of a share is up to 0.09."""
 
 TEXT_COLUMNS = 8192
-"""Number of columns into which `laar.accuracy.text` hashes words."""
+"""Number of columns into which `laar.accuracy.text` hashes runs of characters."""
 
 MAX_TEXT_TASKS = 256
 """Maximum number of tasks to classify texts into; their weights take 2.8 MB."""
@@ -57,7 +57,6 @@ MAX_SPREAD_SHARE = 0.5
 FINGERPRINT_BYTES = 5
 """Length of a question's hash. With a million stored, one new question in a million collides."""
 
-_Difference = Annotated[float, Field(ge=-1, le=1)]
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
 _LogOdds = Annotated[float, Field(ge=-50, le=50, allow_inf_nan=False)]
 _Share = Annotated[float, Field(ge=0, le=1)]
@@ -163,7 +162,7 @@ class RetryTerms(_Part):
 
 
 class TextColumn(_Part):
-    """One task's logistic regression on hashed words.
+    """One task's logistic regression on a question's hashed text.
 
     Args:
         weights: base64 of one signed byte for each of `TEXT_COLUMNS` columns, in units of `scale`.
@@ -188,19 +187,14 @@ class TextColumn(_Part):
 
 
 class TextTerms(_Part):
-    """How to infer a request's task from its words if the request gives none.
+    """How to infer a request's task from its text if the request gives none.
 
     Args:
         text_schema: version of the hashing.
-        gain_unseen: mean gain in the share of correct answers over the best single model, on tasks
-            left out of every fit; None if there are too few tasks.
-        worst_unseen: the gain on the worst of these tasks.
     """
 
-    text_schema: Literal[1] = 1
+    text_schema: Literal[2] = 2
     tasks: Annotated[list[TextColumn], Field(min_length=2, max_length=MAX_TEXT_TASKS)]
-    gain_unseen: _Difference | None = None
-    worst_unseen: _Difference | None = None
 
 
 class FittedOn(_Part):
@@ -240,6 +234,12 @@ class Capability(_Part):
     retry: RetryTerms
     text: TextTerms | None = None
     fitted_on: FittedOn | None = None
+
+    @field_validator("text", mode="before")
+    @classmethod
+    def _without_old_terms(cls, text: object) -> object:
+        """Ignore terms for texts that were hashed differently, as those of laar 0.3."""
+        return None if isinstance(text, dict) and text.get("text_schema") == 1 else text
 
     def dump(self) -> bytes:
         """Return the artifact as JSON: indented, keys in a fixed order, ending in a newline."""

@@ -21,7 +21,6 @@ from laar.accuracy.difficulty import Repeats
 from laar.accuracy.features import Features, bucket_of, language_of, task_name, task_of
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.tasks import TaskNames
-from laar.accuracy.text import Said
 from laar.accuracy.tokens import TokenEstimator
 from laar.errors import SettingError
 
@@ -42,7 +41,6 @@ class Assessment:
         seconds_per_token: c(m), seconds of prefill per token.
         base_s: seconds that do not grow with the prompt.
         cell: language, length bucket and task used for the look-up.
-        unlike: the request resembles nothing measured, so its probabilities are mostly base rates.
         published: the artifact's P(correct) for the request's class, ignoring failed models and
             reported outcomes: the Q of LAAR. None if only `probability` is known.
         reported: decayed number of outcomes reported for the request's class; None if no outcomes
@@ -57,7 +55,6 @@ class Assessment:
     seconds_per_token: Floats
     base_s: Floats
     cell: Cell
-    unlike: bool = False
     published: Floats | None = None
     reported: Floats | None = None
     repeats: Floats | None = None
@@ -68,8 +65,6 @@ class RequestText(Protocol):
 
     Attributes:
         question: the last user message.
-        system: beginning of the system prompt.
-        marks: features of the body.
         chars: characters of the complete prompt.
         task: the client's name for the task; empty to detect the task.
         tenant: the tenant; the number of task names is limited per tenant.
@@ -77,8 +72,6 @@ class RequestText(Protocol):
     """
 
     question: str
-    system: str
-    marks: tuple[str, ...]
     chars: int
     task: str
     tenant: str
@@ -169,8 +162,7 @@ class CapabilityAssessor:
             language, bucket_of(request.chars * mean_per_char), task or task_of(request.question)
         )
         published = self.capability.probabilities(key, asked)
-        said = Said(request.question, request.system, request.marks)
-        features, shares, unlike = self.capability.guess(asked, said)
+        features, shares = self.capability.guess(asked, request.question)
         prior = published
         if shares is not None or features is not asked:
             prior = self.capability.probabilities(key, features, shares=shares)
@@ -191,7 +183,6 @@ class CapabilityAssessor:
             seconds_per_token=self.capability.seconds_per_token(key),
             base_s=self.capability.fixed_s(key),
             cell=features,
-            unlike=unlike,
             published=published,
             reported=reported,
             repeats=repeats,

@@ -8,7 +8,7 @@ independence, LAAR section 5.1).
 Unmeasured classes have fixed substitutes: a length bucket uses the next longer measured bucket, or
 else the longest; an unmeasured language or task uses the mean over the measured ones, weighted by
 outcomes; an unmeasured model uses the mean of the fleet, with an `evidence` of 0. If the task is
-inferred from the request's words, the row is a mixture over the tasks that the request resembles.
+inferred from the question's text, the row is a mixture over the tasks that the request resembles.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from laar.accuracy.artifact import (
 from laar.accuracy.cells import learned
 from laar.accuracy.difficulty import given
 from laar.accuracy.features import GENERIC, Features
-from laar.accuracy.text import Said, TaskTable, TextModel, task_table
+from laar.accuracy.text import TaskTable, TextModel, task_table
 
 MIN_PROBABILITY, MAX_PROBABILITY = 0.001, 0.999
 """Bounds on Q: costs are divided by Q, and no evidence can show that a model never fails."""
@@ -44,7 +44,7 @@ MAX_CACHED_ROWS = 4096
 
 _MAX_CACHED_TABLES = 256  # one per model list, language and length
 _MAX_LISTS = 16  # cached model lists: the fleet's, and one per virtual name for adapters
-_MOSTLY = 0.5  # share above which a request counts as belonging to a task, or to any measured task
+_MOSTLY = 0.5  # share above which a request counts as belonging to a task
 
 UNMEASURED_PROBABILITY = 0.5
 """Q without an artifact: equal for all models, so it does not affect the choice."""
@@ -81,19 +81,16 @@ class SpeedPrior(NamedTuple):
 
 
 class Guess(NamedTuple):
-    """A request's task, as inferred from its words.
+    """A request's task, as inferred from its question.
 
     Args:
         features: the request's features, with ``generic`` replaced by the most likely task, if any.
         shares: share of each of the text model's tasks among all requests that look like this one;
-            None if the words were not used.
-        unlike: the request names no measured task and probably belongs to none, so its
-            probabilities are mostly base rates.
+            None if the text was not used.
     """
 
     features: Features
     shares: _Row | None
-    unlike: bool
 
 
 _FEW_OUTCOMES = 30.0
@@ -165,16 +162,16 @@ class CapabilityModel:
         self.evidence: Callable[[tuple[str, ...], Features], _Row] = rows(self._evidence)
         """Returns each model's number of outcomes in the cell, at its measured length."""
         self.text = TextModel(artifact.text) if artifact and artifact.text else None
-        """Classifier of tasks by words; None if the artifact has no terms for it."""
+        """Classifier of tasks by text; None if the artifact has no terms for it."""
 
-    def guess(self, features: Features, said: Said) -> Guess:
-        """Infer a request's task from its words, unless it names a measured task."""
+    def guess(self, features: Features, question: str) -> Guess:
+        """Infer a request's task from its question, unless it names a measured task."""
         if self.text is None or features.task in self.tasks:
-            return Guess(features, None, self.text is not None and features.task not in self.tasks)
-        shares = self.text.guess(said)
+            return Guess(features, None)
+        shares = self.text.guess(question)
         if features.task == GENERIC and shares.max() > _MOSTLY:
             features = features._replace(task=self.text.tasks[int(shares.argmax())])
-        return Guess(features, shares, bool(np.add.reduce(shares) < _MOSTLY))
+        return Guess(features, shares)
 
     def probabilities(
         self, models: Sequence[str], features: Features, shares: _Row | None = None
@@ -201,7 +198,6 @@ class CapabilityModel:
             np.array([[self._sums.get((m, at), (0.0, 0))[1] for m in models] for at in based_on]),
             self._row(models, Features(language, bucket, _ANY)),
             int(np.argmax([self.base_rates.get(model, 0.0) for model in models])),
-            self.text.margins,
         )
 
     def given_failures(self, row: _Row, models: Sequence[str], tried: Sequence[str]) -> _Row:

@@ -146,9 +146,8 @@ def traits(request: Request, chain: Chain | None) -> tuple[int, ...]:
 
 def kinds_of(request: Request) -> tuple[int, ...]:
     """Return hashes of the request's kind, and of the broader kinds that it belongs to."""
-    marks = [mark for mark in request.marks if not mark.startswith("turns=")]
-    whole = hash((request.model, *marks, request.body_bytes.bit_length()))
-    return whole, *map(hash, ("", request.model, *marks))
+    whole = hash((request.model, *request.marks, request.body_bytes.bit_length()))
+    return whole, *map(hash, ("", request.model, *request.marks))
 
 
 def asked_of(decision: Decision, *, kinds: bool) -> Asked:

@@ -64,7 +64,6 @@ class View:
         wrong_s: seconds that a wrong answer costs the client; None if it asks again, and so pays
             the next attempt.
         tpot_objective_s: objective for the time between tokens.
-        unlike: the request resembles nothing measured, so its probabilities are mostly base rates.
         published: Q as published for LAAR, static and independent of failures; None if not known.
         reported: number of outcomes reported for the candidate's model in the request's class;
             None if no outcomes are reported.
@@ -110,7 +109,6 @@ class View:
     cell: Cell = ("", 0, "")
     wrong_s: float | None = None
     tpot_objective_s: float | None = None
-    unlike: bool = False
     published: Floats | None = None
     reported: Floats | None = None
     terms: Terms | None = None

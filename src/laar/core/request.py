@@ -82,8 +82,7 @@ class Request:
         spans: the prompt's text in the order in which the engine sees it: role markers, tools,
             texts, digests of images. Prefixes are hashed over these.
         question: text of the last user message, from which language and task are detected.
-        system: beginning of the system prompt; empty if there is none.
-        marks: features of the body: tools, a response format, turns. They also indicate the task.
+        marks: features of the body: its API, tools, a response format.
         chars: characters in all spans.
         tokens: length of a prompt that was sent as token ids; 0 if it must be estimated.
         longest_share: share of the prompt in its longest text; below 1 for a batch of texts, each
@@ -138,7 +137,6 @@ class Request:
     encodes: bool = False
     spans: tuple[str, ...] = ()
     question: str = ""
-    system: str = ""
     marks: tuple[str, ...] = ()
     chars: int = 0
     tokens: int = 0

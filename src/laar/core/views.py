@@ -169,7 +169,6 @@ def view_of(
         engines=chooser.engines,
         demand=demand,
         again=again,
-        unlike=known.unlike,
         apart=apart,
         pulls=pulls,
         published=None if known.published is None else known.published[judged],

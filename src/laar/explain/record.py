@@ -32,8 +32,7 @@ def shown(record: DecisionRecord, *, explained: bool = False) -> dict[str, objec
 
     `picked` is a position in `candidates`, the best `MAX_ROWS` of them; cost terms are missing if
     the policy has no cost. `wrong_answer_s` is missing if the client pays for a wrong answer with
-    the next attempt. `unlike` is present if the request is unlike anything measured, so that
-    probabilities are mostly base rates. `compared` is present if another policy was asked
+    the next attempt. `compared` is present if another policy was asked
     (`laar.core.decision.Compared`).
 
     Args:
@@ -46,8 +45,6 @@ def shown(record: DecisionRecord, *, explained: bool = False) -> dict[str, objec
     view = decision.view
     fields = _decision(record)
     fields["picked"], fields["candidates"] = _rows(record, ranked=explained)
-    if view is not None and view.unlike:
-        fields["unlike"] = True
     if view is not None and record.readings is not None:
         fields["filtered"] = _filtered(record, view, record.readings)
     if (compared := decision.flight.compared) is not None:

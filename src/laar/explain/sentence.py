@@ -80,8 +80,6 @@ def _who_won(record: DecisionRecord) -> str:
         )
     if decision.reason == TRY:
         return f"{winner} was tried: it is idle, has seldom answered, and might be the fastest."
-    if view.unlike and decision.policy.startswith("laar"):
-        degraded += " The request is unlike anything measured: mostly base rates were used."
     if len(view.slots) == 1:
         return f"{winner} was the only candidate.{degraded}"
     rival = ranking(decision)[1]

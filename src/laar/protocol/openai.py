@@ -72,9 +72,7 @@ _OPAQUE, _RESPONSES = Api.OPAQUE, Api.RESPONSES
 _TRUE = (True, "true", "True", "1", "on", "yes")  # as Python's engines read them
 _MARK_CHARS = 32
 _starts_object = re.compile(rb"(?:\xef\xbb\xbf)?\s*\{").match
-_MANY_TURNS = 64
 _UNREAD = Spans(b"")
-_API_MARKS = {api: f"api={api}" for api in Api}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -138,8 +136,7 @@ def read_body(api: Api, body: bytes) -> Body:
         model=model,
         spans=tuple(spans.texts),
         question=spans.question,
-        system=spans.system,
-        marks=marks_of(api, document, spans.messages),
+        marks=marks_of(api, document),
         chars=chars,
         tokens=spans.tokens,
         longest_share=spans.longest_share,
@@ -158,7 +155,7 @@ def read_body(api: Api, body: bytes) -> Body:
         members=members,
     )
     if not is_plain:  # `orjson` rejects lone surrogates
-        read.model, read.question, read.system = map(_text, (model, read.question, read.system))
+        read.model, read.question = _text(model), _text(read.question)
         read.salt, read.response_id = _text(read.salt), _text(read.response_id)
         read.spans = tuple(map(_text, read.spans))
     return read
@@ -189,9 +186,9 @@ def _limit(document: Mapping[str, Any]) -> int | None:
     return min(limit, MAX_LIMIT_TOKENS) if limit > 0 else None
 
 
-def marks_of(api: Api, document: Mapping[str, Any], messages: int) -> tuple[str, ...]:
-    """Return short marks that describe a request: API, turns, tools, response format."""
-    marks = [_API_MARKS[api], f"turns={min(messages, _MANY_TURNS).bit_length()}"]
+def marks_of(api: Api, document: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return short marks that describe a request: API, tools, response format."""
+    marks = [f"api={api}"]
     if document.get("tools"):
         marks.append("tools")
     wanted = document.get("response_format")

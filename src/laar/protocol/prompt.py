@@ -36,8 +36,6 @@ _SYSTEM = ("system", "developer")
 
 _THOUGHTS = "<think>\n%s\n</think>\n\n"  # most templates render reasoning similarly
 
-_SYSTEM_CHARS = 200  # characters of a system prompt kept to detect tasks
-
 
 class UnknownPromptError(Exception):
     """The prompt's form, or its number of parts, is not supported."""
@@ -54,8 +52,6 @@ class Spans:
     body: bytes
     texts: list[str] = field(default_factory=list)
     question: str = ""
-    system: str = ""
-    messages: int = 0
     tokens: int = 0
     longest_share: float = 1.0
     media: int = 0
@@ -74,9 +70,6 @@ class Spans:
         self.texts += [f"{MESSAGE}{role if isinstance(role, str) else ''}\x1f", *texts]
         if len(self.texts) > MAX_SPANS:
             raise UnknownPromptError
-        self.messages += 1
-        if texts and role in _SYSTEM and not self.system:
-            self.system = texts[0][:_SYSTEM_CHARS]
         if role in ("user", None):
             while texts and texts[-1].startswith(DIGEST):
                 texts.pop()

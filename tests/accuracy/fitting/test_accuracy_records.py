@@ -15,7 +15,7 @@ from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.features import Features
 from laar.accuracy.fitting.fit import Fit, fit
 from laar.accuracy.fitting.records import parse_records, read_records
-from laar.accuracy.text import Said, hashed, task_table
+from laar.accuracy.text import hashed, task_table
 from laar.errors import SettingError
 from laar.protocol.prompt import Spans
 from laar_lab.evaluating import judge, questions_of, run_evaluate
@@ -75,16 +75,14 @@ def test_questions_of_known_tasks_go_to_the_right_model_without_a_header(known: 
     assert told > 0.1
     assert gain > 0.8 * told
     assert figures["ece"] < 0.06  # type: ignore[operator]
-    assert figures["unlike"] < 0.2  # type: ignore[operator]
     assert set(figures["tasks"]) == {"sums", "poems", "trivia", "code"}  # type: ignore[call-overload]
 
 
-def test_a_request_unlike_anything_measured_uses_base_rates(known: Fit) -> None:
+def test_a_request_like_nothing_measured_gets_base_rates(known: Fit) -> None:
     capability = CapabilityModel(known.artifact)
     models = tuple(sorted(_RIGHT))
     asked = Features("en", 512)
-    guess = capability.guess(asked, Said("Übersetze bitte folgenden Satz ins Niederländische"))
-    assert guess.unlike
+    guess = capability.guess(asked, "Übersetze bitte folgenden Satz ins Niederländische")
     assert guess.features.task == "generic"
     row = capability.probabilities(models, guess.features, shares=guess.shares)
     means = [capability.measured_models[model].mean for model in models]
@@ -121,26 +119,6 @@ def test_a_lead_counts_only_up_to_its_lower_bound() -> None:
         assert few.row(np.array([1.0, 0.0, 0.0])).argmax() == expected
 
 
-def test_larger_leads_are_required_if_the_fit_expects_a_loss_on_other_tasks(known: Fit) -> None:
-    text = known.artifact.text
-    assert text is not None
-    models, asked = tuple(sorted(_RIGHT)), Features("en", 512)
-    switched = []
-    for gain in (0.01, -0.02):
-        terms = text.model_copy(update={"gain_unseen": gain})
-        capability = CapabilityModel(known.artifact.model_copy(update={"text": terms}))
-        best = max(models, key=capability.base_rates.__getitem__)
-        found = set()
-        for record in world(["sums", "poems", "trivia", "code"], 10, 9):
-            words = f"{record['question']} in another kind of sentence altogether, please"
-            guess = capability.guess(asked, Said(words))
-            row = capability.probabilities(models, guess.features, shares=guess.shares)
-            if models[row.argmax()] != best:
-                found.add(words)
-        switched.append(found)
-    assert switched[1] < switched[0]
-
-
 def test_a_doubtful_match_changes_the_choice_but_not_the_difficulty() -> None:
     tasks = np.array([[0.8, 0.9, 0.7], [0.3, 0.3, 0.1], [0.2, 0.1, 0.2]])
     table = task_table(tasks, np.full((3, 3), 1000.0), tasks.mean(axis=0), 0)
@@ -159,14 +137,14 @@ def test_models_without_a_common_question_can_be_fitted(right: float) -> None:
     for record in records:
         record["scores"] = {f"model of {record['task']}": right}
     capability = CapabilityModel(fitted(records).artifact)
-    guess = capability.guess(Features("en", 512), Said("Übersetze das bitte"))
+    guess = capability.guess(Features("en", 512), "Übersetze das bitte")
     row = capability.probabilities(capability.models, guess.features, shares=guess.shares)
     assert (row > 0.9).all() if right else (row < 0.1).all()
 
 
 def test_a_named_task_takes_precedence_over_the_words(known: Fit) -> None:
     capability = CapabilityModel(known.artifact)
-    words = Said("how many coins left total 12 7 dollars price each apples plus")
+    words = "how many coins left total 12 7 dollars price each apples plus"
     told = capability.guess(Features("en", 512, "code"), words)
     assert told.shares is None
     assert told.features.task == "code"
@@ -177,7 +155,7 @@ def test_a_named_task_takes_precedence_over_the_words(known: Fit) -> None:
 def test_with_too_few_tasks_only_the_class_of_a_request_counts() -> None:
     artifact = fitted(world(["sums"], 60)).artifact
     assert artifact.text is None
-    assert CapabilityModel(artifact).guess(Features("en", 512), Said("x")).shares is None
+    assert CapabilityModel(artifact).guess(Features("en", 512), "x").shares is None
 
 
 def test_questions_used_in_the_fit_are_excluded_from_the_evaluation() -> None:
@@ -276,9 +254,9 @@ def test_the_report_has_the_figures(known: Fit, tmp_path: Path) -> None:
     "text", ["", " ", "\x00", "\ud800", "é" * 9000, "東京は？" * 500, "a" * 10**6]
 )
 def test_hashes_of_any_text_have_bounded_shape_and_norm(text: str) -> None:
-    row = hashed(Said(text, text, (text, text)))
+    row = hashed(text)
     assert row.shape == (8192,)
-    assert 0 <= float(row @ row) <= 1.3
+    assert 0 <= float(row @ row) <= 1.01
 
 
 def test_an_entry_without_an_answer_is_accepted_among_others() -> None:

@@ -12,12 +12,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from laar.accuracy.artifact import MAX_ARTIFACT_BYTES, MIN_CELL_OUTCOMES, TextTerms
+from laar.accuracy.artifact import MAX_ARTIFACT_BYTES, MIN_CELL_OUTCOMES
 from laar.accuracy.features import task_name
 from laar.accuracy.fitting.evaluate import Evaluation
 from laar.accuracy.fitting.fit import Fit, fit
 from laar.accuracy.fitting.records import Records, read_records
-from laar.accuracy.text import MOST_LOSS
 from laar.errors import SettingError
 
 _HELD_OUT_OF_RECORDS = 0.2
@@ -148,7 +147,7 @@ def _show(console: Console, fitted: Fit, notes: list[str]) -> None:
         )
     console.print(table)
     if (text := fitted.artifact.text) is not None:
-        console.print(_text_gain(text))
+        console.print(f"{len(text.tasks)} tasks are recognized by their questions' text.")
     cells = chain.from_iterable(model.cells for model in fitted.artifact.models.values())
     if thin := sum(cell.outcomes < MIN_CELL_OUTCOMES for cell in cells):
         console.print(
@@ -157,15 +156,3 @@ def _show(console: Console, fitted: Fit, notes: list[str]) -> None:
         )
     for note in notes:
         console.print(f"note: {note}", markup=False)
-
-
-def _text_gain(text: TextTerms) -> str:
-    known = f"{len(text.tasks)} tasks are recognized by their words."
-    if text.gain_unseen is None or text.worst_unseen is None:
-        return f"{known} With fewer than three tasks, this can't be tested on unseen ones."
-    end = ", so a model needs a larger lead to be chosen." if text.gain_unseen < -MOST_LOSS else "."
-    return (
-        f"{known} On tasks left out of the fit, routing by words is right "
-        f"{100 * text.gain_unseen:+.1f} points more often than the best single model, "
-        f"{100 * text.worst_unseen:+.1f} on the worst{end}"
-    )
