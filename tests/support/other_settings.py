@@ -52,7 +52,6 @@ OTHER: dict[str, Any] = {
     "bodies.denied_paths": ["/only/this"],
     "headers.answers": "none",
     "prefix.by_tenant": True,
-    "accuracy.tasks": ["code"],
     "listen.admin_hosts": ["admin.example"],
     "health.enabled": False,
     "health.consecutive_failures": 7,

@@ -6,7 +6,7 @@ nothing was measured, or if it fails.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -20,7 +20,6 @@ from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.difficulty import Repeats
 from laar.accuracy.features import Features, bucket_of, language_of, task_name, task_of
 from laar.accuracy.online import OnlineOutcomes
-from laar.accuracy.tasks import TaskNames
 from laar.accuracy.tokens import TokenEstimator
 from laar.errors import SettingError
 
@@ -67,14 +66,12 @@ class RequestText(Protocol):
         question: the last user message.
         chars: characters of the complete prompt.
         task: the client's name for the task; empty to detect the task.
-        tenant: the tenant; the number of task names is limited per tenant.
         reproducible: it gets the same answer from a model each time.
     """
 
     question: str
     chars: int
     task: str
-    tenant: str
     reproducible: bool
 
 
@@ -120,19 +117,11 @@ class CapabilityAssessor:
     Args:
         capability: the capability model of the artifact.
         online: reported outcomes; None to use only the artifact.
-        tasks: task names that every client may use, in addition to the artifact's.
     """
 
-    def __init__(
-        self,
-        capability: CapabilityModel,
-        online: OnlineOutcomes | None = None,
-        tasks: Iterable[str] = (),
-    ) -> None:
+    def __init__(self, capability: CapabilityModel, online: OnlineOutcomes | None = None) -> None:
         self.online = online
         self._repeats = Repeats() if online is None else online.repeats
-        self._tasks = frozenset(tasks)
-        self.task_names = TaskNames()
         self.use(capability)
 
     @property
@@ -145,7 +134,6 @@ class CapabilityAssessor:
         self.capability = capability
         if self.online is not None:
             self.online.new_prior(capability)
-        self.task_names.known = self._tasks | set(capability.tasks)
         self._tokens = TokenEstimator(capability.chars_per_token)
 
     def assess(
@@ -155,12 +143,8 @@ class CapabilityAssessor:
         key = tuple(models)
         language = language_of(request.question)
         per_char, mean_per_char = self._tokens.tokens_per_char(key, language)
-        task = task_name(request.task) if request.task else ""
-        if task and not self.task_names.taken(request.tenant, task, now):
-            task = ""
-        asked = Features(
-            language, bucket_of(request.chars * mean_per_char), task or task_of(request.question)
-        )
+        task = task_name(request.task) or task_of(request.question)
+        asked = Features(language, bucket_of(request.chars * mean_per_char), task)
         published = self.capability.probabilities(key, asked)
         features, shares = self.capability.guess(asked, request.question)
         prior = published

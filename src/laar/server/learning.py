@@ -42,7 +42,7 @@ class Learning:
         self._clock = clock
         capability = artifact_of(settings)
         self.online = OnlineOutcomes(capability)
-        self.assessor = CapabilityAssessor(capability, self.online, settings.tasks)
+        self.assessor = CapabilityAssessor(capability, self.online)
         self.reports = OutcomeReports(self.online)
 
     # -- from the director ---------------------------------------------------------------------

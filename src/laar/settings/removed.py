@@ -33,6 +33,7 @@ REMOVED_IN_0_3 = {
 }
 REMOVED_IN_0_4 = {
     "accuracy.online": "delete it; outcomes are learned from whoever has the token to report them",
+    "accuracy.tasks": "delete it; clients may name any task",
     "context.routes[].relabel": "delete it; numbered documents move where ids can replace numbers",
     "context.routes[].roles": "delete it; all messages but the assistant's may be changed",
     "decisions.remember": "delete it; it is 2000, and `decisions.log` keeps more",

@@ -161,9 +161,6 @@ class Accuracy(Section):
     compare: Path | None = None
     """Artifact of the policy that `routing.compare` names; without that setting, of the serving
     policy, which is then compared with itself. Reported outcomes do not correct it."""
-    tasks: Annotated[tuple[str, ...], MaxLen(1000)] = ()
-    """Tasks that clients may name in x-laar-task, besides the artifact's. Each tenant may use 32
-    more names, since all tenants share the table; names beyond that are ignored."""
     outcomes_token_file: Path | None = None
     """File with the bearer token required to report outcomes; a file because /config shows the
     settings. Without it, outcomes are accepted only on loopback."""
