@@ -66,17 +66,7 @@ def test_a_key_that_cannot_be_sent_is_reported(tmp_path, monkeypatch, key, why):
     "command",
     [
         ["calibrate", "http://127.0.0.1:1", "--out", "none/c.json"],
-        [
-            "measure",
-            "--endpoint",
-            "http://127.0.0.1:1",
-            "--task",
-            "t",
-            "--out",
-            "o.jsonl",
-            "--json",
-            "none/o.json",
-        ],
+        ["measure", "--endpoint", "http://127.0.0.1:1", "--task", "t", "--out", "none/o.jsonl"],
     ],
     ids=lambda command: command[-1],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,6 @@ import typer
 
 from laar.cli.terminal import (
     Concurrency,
-    JsonFile,
     KeyVariable,
     MaxTokens,
     Models,
@@ -82,7 +80,7 @@ def calibrate(
     if counts.failed:
         console.print(f"{counts.failed} requests got no answer; see {outcomes}.", markup=False)
     try:
-        run_fit([outcomes], out=out, json_file=None)
+        run_fit([outcomes], out=out)
     except SettingError as error:
         raise SettingError(
             f"{error} (--seconds allows more time, --max-tokens limits long answers)"
@@ -104,16 +102,14 @@ def measure(
     max_tokens: MaxTokens = _DEFAULTS.max_tokens,
     key_env: KeyVariable = None,
     config: ModesFile = None,
-    json_file: JsonFile = None,
 ) -> None:
     """Ask every model every question and record the outcomes; resumable."""
-    import orjson
     from rich.console import Console
 
     from laar.measuring.measure import ask
     from laar.measuring.questions import read_questions
 
-    check_places(out, json_file)
+    check_places(out)
     questions, console = read_questions(task), Console()
     asking = Asking(
         concurrency=concurrency,
@@ -138,8 +134,6 @@ def measure(
     ):
         if count:
             console.print(f"{count} {what}")
-    if json_file is not None:
-        json_file.write_bytes(orjson.dumps(asdict(counts), option=orjson.OPT_INDENT_2))
     if counts.failed:
         raise typer.Exit(_INCOMPLETE)
 
@@ -170,10 +164,9 @@ def fit(
             max=0.9,
         ),
     ] = None,
-    json_file: JsonFile = None,
 ) -> None:
     """Learn each model's success rates and speed from outcomes, with their uncertainty."""
     from laar.accuracy.fitting.command import run_fit
 
-    check_places(out, json_file)
-    run_fit(outcomes, out=out, hold_out=hold_out, json_file=json_file)
+    check_places(out)
+    run_fit(outcomes, out=out, hold_out=hold_out)

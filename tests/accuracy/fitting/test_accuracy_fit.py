@@ -165,7 +165,6 @@ def test_the_report_says_how_much_sooner_choosing_gives_correct_answers() -> Non
         f"For clients that ask another model after a wrong answer, a correct one takes "
         f"{shown['fast']} s, or {shown['slow']} s if slow is asked first."
     ) in evaluation.worth
-    assert evaluation.gain == 0.0  # a client that does not ask again gets the slow model
 
 
 def test_the_correlation_of_failures_improves_estimates_of_later_attempts(
@@ -251,7 +250,7 @@ def test_an_artifact_too_large_to_read_is_not_written(
     artifact.write_bytes(b"earlier")
     monkeypatch.setattr(command, "MAX_ARTIFACT_BYTES", 1000, raising=False)
     with pytest.raises(SettingError, match=r"the limit is 1000: fit fewer"):
-        run_fit([outcomes], out=artifact, json_file=None)
+        run_fit([outcomes], out=artifact)
     assert artifact.read_bytes() == b"earlier"
 
 
@@ -298,5 +297,5 @@ def test_the_artifact_never_replaces_the_outcomes(tmp_path: Path) -> None:
     measured = outcomes.read_bytes()
     for out in (outcomes, link):
         with pytest.raises(SettingError, match="holds outcomes"):
-            run_fit([outcomes], out=out, json_file=None)
+            run_fit([outcomes], out=out)
     assert outcomes.read_bytes() == measured

@@ -7,14 +7,12 @@ from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 
-import orjson
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from laar.accuracy.artifact import MAX_ARTIFACT_BYTES, MIN_CELL_OUTCOMES
 from laar.accuracy.features import task_name
-from laar.accuracy.fitting.evaluate import Evaluation
 from laar.accuracy.fitting.fit import Fit, fit
 from laar.accuracy.fitting.records import Records, read_records
 from laar.errors import SettingError
@@ -26,19 +24,12 @@ FEW_QUERIES = 30
 """Number of held-out questions below which a share has a standard error of nine points or more."""
 
 
-def run_fit(
-    outcomes: Sequence[Path],
-    *,
-    out: Path,
-    json_file: Path | None,
-    hold_out: float | None = None,
-) -> None:
+def run_fit(outcomes: Sequence[Path], *, out: Path, hold_out: float | None = None) -> None:
     """Fit an artifact, write it, and print its quality.
 
     Args:
         outcomes: files from `laar measure`, or files of graded answers in other forms.
         out: the artifact; an existing one is replaced.
-        json_file: file for the held-out figures.
         hold_out: share of the questions reserved for `laar evaluate`; None means the default.
 
     Raises:
@@ -79,18 +70,14 @@ def run_fit(
             f"{fitted.evaluation.queries} questions are too few to judge a model by: the held-out "
             f"figures are mostly luck. Measure {FEW_QUERIES} or more"
         )
-    written = out
     try:
         device = out.is_char_device() or out.is_fifo()  # such as /dev/stdout
         place = out if device else out.resolve()  # a link, as /dev/stdout is, must stay a link
         temporary = place if device else place.with_name(f".{place.name}.new")
         temporary.write_bytes(data)
         temporary.replace(place)
-        if json_file is not None:
-            written = json_file
-            json_file.write_bytes(_as_json(fitted.evaluation))
     except OSError as fault:
-        raise SettingError(f"{written}: {fault.strerror}") from None
+        raise SettingError(f"{out}: {fault.strerror}") from None
     _show(console, fitted, notes)
     if fitted.artifact.fitted_on is not None and hold_out:
         console.print(
@@ -117,16 +104,6 @@ def _notes(read: Records) -> list[str]:
             " the endpoint is not deterministic, or two runs had different settings"
         )
     return notes
-
-
-def _as_json(evaluation: Evaluation) -> bytes:
-    document = {
-        "queries": evaluation.queries,
-        "overall": evaluation.overall.model_dump(),
-        "models": {name: scores.model_dump() for name, scores in evaluation.models.items()},
-        "reliability": [level._asdict() for level in evaluation.reliability],
-    }
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def _show(console: Console, fitted: Fit, notes: list[str]) -> None:

@@ -1,7 +1,7 @@
 """Evaluate an artifact on queries it was not fitted on.
 
-This answers two questions: are the probabilities right (Brier score, AUC, calibration error,
-reliability bins), and what is gained by choosing models with them?
+This answers two questions: are the probabilities right (Brier score, AUC, calibration error), and
+what is gained by choosing models with them?
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +23,6 @@ _BINS = 10
 _Floats = NDArray[np.float64]
 
 
-class Bin(NamedTuple):
-    """One bin of a reliability diagram: mean predicted and observed share of correct answers."""
-
-    predicted: float
-    observed: float
-    outcomes: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """Held-out quality of a fit.
@@ -39,18 +30,14 @@ class Evaluation:
     Args:
         overall: scores over all models.
         models: scores by model.
-        reliability: bins of equal width that contain outcomes.
         queries: number of held-out queries.
         worth: sentences on what is gained by choosing models with the artifact on these queries.
-        gain: share of correct first answers minus that of the best single model; 0 if unknown.
     """
 
     overall: HeldOut
     models: Mapping[str, HeldOut]
-    reliability: Sequence[Bin]
     queries: int
     worth: str
-    gain: float
 
 
 def evaluate(artifact: Capability, held_out: Sequence[MeasuredOutcome]) -> Evaluation:
@@ -62,25 +49,22 @@ def evaluate(artifact: Capability, held_out: Sequence[MeasuredOutcome]) -> Evalu
         pairs[outcome.model].append((float(p), outcome.right))
     scored = {model: np.array(rows).T for model, rows in pairs.items()}
     predicted, right = np.concatenate(list(scored.values()), axis=1)
-    worth, gain = _worth(capability, held_out)
     return Evaluation(
         overall=_held_out(predicted, right),
         models={model: _held_out(*columns) for model, columns in scored.items()},
-        reliability=_bins(predicted, right),
         queries=len({outcome.query_id for outcome in held_out}),
-        worth=worth,
-        gain=gain,
+        worth=_worth(capability, held_out),
     )
 
 
-def _worth(capability: CapabilityModel, held_out: Sequence[MeasuredOutcome]) -> tuple[str, float]:
-    """Return `worth` and `gain` of an `Evaluation`, by comparing with the best single model."""
+def _worth(capability: CapabilityModel, held_out: Sequence[MeasuredOutcome]) -> str:
+    """Return what choosing models gains over the best single model."""
     models = capability.models
     asked = [a for a in by_query(held_out).values() if set(models) <= a.keys()]
     if not asked or len(models) < 2:
-        return "Nothing to compare: only one model, or no held-out question answered by all.", 0.0
+        return "Nothing to compare: only one model, or no held-out question answered by all."
     if not any(answer.correct for answers in asked for answer in answers.values()):
-        return f"No model answered any of {len(asked)} held-out questions correctly.", 0.0
+        return f"No model answered any of {len(asked)} held-out questions correctly."
     best = max(models, key=capability.base_rates.__getitem__)  # not the luckiest of these answers
     (_, _, correct_s), (right, took_s, _), (alone, alone_s, alone_correct_s) = (
         _figures([list(_attempts(capability, answers, first, wrong_s)) for answers in asked])
@@ -92,7 +76,7 @@ def _worth(capability: CapabilityModel, held_out: Sequence[MeasuredOutcome]) -> 
         f"{alone_s:.2f} s, with {best} alone ({100 * (right - alone):+.0f} points). For clients "
         f"that ask another model after a wrong answer, a correct one takes {correct_s:.3g} s, or "
         f"{alone_correct_s:.3g} s if {best} is asked first."
-    ), right - alone
+    )
 
 
 def _figures(tries: Sequence[Sequence[MeasuredOutcome]]) -> list[float]:
@@ -139,21 +123,12 @@ def _attempts(
 def _held_out(predicted: _Floats, right: _Floats) -> HeldOut:
     from sklearn.metrics import roc_auc_score
 
-    bins = _bins(predicted, right)
-    gap = sum(b.outcomes * abs(b.predicted - b.observed) for b in bins) / len(right)
+    bins = np.minimum((predicted * _BINS).astype(int), _BINS - 1)
+    gap = np.abs(np.bincount(bins, predicted - right)).sum() / len(right)
     correct = right >= 0.5
     return HeldOut(
         outcomes=len(right),
         brier=float(np.mean((predicted - right) ** 2)),
         auc=float(roc_auc_score(correct, predicted)) if 0 < correct.sum() < len(right) else None,
-        calibration_error=gap,
+        calibration_error=float(gap),
     )
-
-
-def _bins(predicted: _Floats, right: _Floats) -> list[Bin]:
-    at = np.minimum((predicted * _BINS).astype(int), _BINS - 1)
-    return [
-        Bin(float(predicted[here].mean()), float(right[here].mean()), int(here.sum()))
-        for here in (at == number for number in range(_BINS))
-        if here.any()
-    ]
