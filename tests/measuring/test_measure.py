@@ -302,6 +302,6 @@ async def test_each_mode_is_asked_and_fitted_as_a_model(serve: Any, tmp_path: Pa
     assert rows == {("m", None, True): 40, ("m:low", "m", False): 40, ("other", None, True): 40}
     sent = Counter((b["model"], b.get("effort"), b["temperature"]) for b in fleet.bodies)
     assert sent == {("m", None, 0): 40, ("m", "low", 1): 40, ("other", None, 0): 40}
-    await asyncio.to_thread(run_fit, [out], out=artifact, json_file=None)
+    await asyncio.to_thread(run_fit, [out], out=artifact)
     fitted = parse_artifact(artifact.read_bytes(), source="").models
     assert {name: model.mean for name, model in fitted.items()} == {"m": 1, "m:low": 0, "other": 1}
