@@ -114,11 +114,6 @@ class _Together:
         pair = counts[hash((a, b)) & _MASK]
         return pair >= least and 2 * pair > _MOSTLY * min(counts[a & _MASK], counts[b & _MASK])
 
-    def always(self, line: int, a: int, b: int) -> bool:
-        """Return whether one of two lines was only ever seen next to the other."""
-        pair = self._counts[hash((a, b)) & _MASK]
-        return pair > 0 and 2 * pair >= self._counts[line & _MASK]
-
 
 class Recurrences:
     """The known documents of all scopes, and pieces that may become documents."""
@@ -195,7 +190,6 @@ class Recurrences:
             if stop < 0:
                 break
             at = stop + 1
-        seen.places[:] = self._unjoined(lines, seen.places)
         return seen
 
     def _lead(self, scope: int, line: str) -> int:
@@ -252,28 +246,6 @@ class Recurrences:
         if len(self._parsed) >= MAX_PARSED:
             self._parsed.clear()
         return self._parsed.setdefault(hash(line), parse_line(line))
-
-    def _unjoined(self, lines: Lines, places: list[Place]) -> list[Place]:
-        """Return the places, except those joined to an adjacent line, which are parts of pieces."""
-        known = {place.nth for place in places}
-        return [
-            place
-            for place in places
-            if not (
-                (place.nth - 1 not in known and self._joins(lines, place.nth - 1, 0))
-                or (place.nth + 1 not in known and self._joins(lines, place.nth, 1))
-            )
-        ]
-
-    def _joins(self, lines: Lines, nth: int, which: int) -> bool:
-        """Return whether a line of a pair was always seen beside the other.
-
-        The pair is a long line and the next; `which` is 0 for the first, 1 for the second.
-        """
-        if not 0 <= nth < len(lines.long) - 1:
-            return False
-        pair = lines.last_keys[lines.long[nth]], lines.keys[lines.long[nth + 1]]
-        return self.together.always(pair[which], *pair)
 
     # -- learning ------------------------------------------------------------------------------
 
