@@ -197,7 +197,6 @@ class Asked:
         squares: mean of the squared scores.
         without_task: P(correct) from the question alone.
         with_task: P(correct) with the task given.
-        unlike: whether the question is unlike anything the artifact was fitted to.
         excluded: number of questions left out because the artifact was fitted to them.
         alike: number of answers that look like one used in the fit (same question, length, model
             and verdict) but are judged anyway, because the file has answers that the fit did not
