@@ -49,6 +49,5 @@ def test_the_production_hook_orders_the_simulated_prompts(hooked):
 
 def test_prefill_is_faster_if_documents_are_shared():
     received, hook = (run_load("same documents", way, 150, 1) for way in (RECEIVED, HOOK))
-    assert hook["hit_rate"] > 2 * received["hit_rate"]
     assert hook["tokens_per_s"] > 1.05 * received["tokens_per_s"]
     assert hook["ttft_s"] < received["ttft_s"]

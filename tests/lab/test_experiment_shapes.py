@@ -60,7 +60,7 @@ def invented(kind: Any) -> Any:
             is_long=np.arange(9) % 3 == 0,
         ),
         modes._Run: lambda: modes._Run(restricted=RNG.random(), solved=0.5, by_task=Numbers()),
-        _Run: lambda: _Run(times=np.array([RNG.random() for _ in range(20)]), engine_s=1.0),
+        _Run: lambda: _Run(times=np.array([RNG.random() for _ in range(20)])),
     }
     return made[kind]()
 

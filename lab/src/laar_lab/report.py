@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import orjson
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from laar_lab.claims import Evidence, Judged, Runs
-from laar_lab.statistics import Estimate, means
+from laar_lab.claims import Evidence, Judged
+from laar_lab.statistics import Estimate, estimate
 
 Value = str | float | int | Estimate
 """A value in a table cell."""
-
-Key = TypeVar("Key", bound="str | tuple[str | float, ...]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +57,7 @@ class Report:
     """An experiment's report; `remarks` may differ from run to run.
 
     Args:
-        tables: tables to print.
+        tables: tables to print; without any, the evidence is.
         evidence: numbers for each declared claim, which the report does not judge.
         numbers: numbers by case, metric and contestant, one per seed; given if `evidence` contains
             only the best rivals'.
@@ -68,7 +65,7 @@ class Report:
         remarks: lines to print; not part of `dump`.
     """
 
-    tables: Sequence[Table]
+    tables: Sequence[Table] = ()
     evidence: Evidence = field(default_factory=dict)
     numbers: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]] = field(default_factory=dict)
     checks: Sequence[Check] = ()
@@ -80,25 +77,22 @@ class Report:
         return all(check.held for check in self.checks)
 
 
-def means_table(
-    title: str,
-    heads: str | tuple[str, ...],
-    runs: Mapping[Key, Runs],
-    shown: Mapping[str, str],
-    digits: int = 2,
-) -> Table:
-    """Return a table with a row per case: its key under `heads`, and the means of `shown`."""
-    columns = heads if isinstance(heads, tuple) else (heads,)
-    rows: list[tuple[Value, ...]] = [
-        (*(key if isinstance(key, tuple) else (key,)), *means(of, shown))
-        for key, of in runs.items()
-    ]
-    return Table(title=title, columns=(*columns, *shown.values()), rows=rows, digits=digits)
+def _tables(report: Report) -> Sequence[Table]:
+    """Return the report's own tables, or one of the means of its evidence."""
+    if report.tables or not report.evidence:
+        return report.tables
+    rows: list[tuple[Value, ...]] = []
+    for claim, parts in report.evidence.items():
+        for part, seen in parts.items():
+            theirs = estimate(seen.theirs) if seen.theirs else ""
+            rows.append((claim, part, estimate(seen.ours), theirs))
+    columns = ("claim", "part", "ours", "theirs")
+    return [Table(title="Evidence, means over the seeds", columns=columns, rows=rows, digits=3)]
 
 
 def show(report: Report, console: Console, judged: Sequence[Judged] = ()) -> None:
     """Print tables, verdicts, checks and remarks."""
-    for table in report.tables:
+    for table in _tables(report):
         drawn = RichTable(title=table.title, title_justify="left")
         for index, column in enumerate(table.columns):
             drawn.add_column(column, justify="right" if index else "left", overflow="fold")
@@ -129,7 +123,7 @@ def dump(report: Report, **about: object) -> bytes:
     data = {
         **about,
         **({"held": report.held, "checks": list(report.checks)} if report.checks else {}),
-        "tables": list(report.tables),
+        "tables": list(_tables(report)),
     }
     return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 

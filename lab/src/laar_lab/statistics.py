@@ -10,7 +10,7 @@ never makes a claim easier to show.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,21 +55,9 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(float(array.mean()), float(half))
 
 
-def means(runs: Sequence[Mapping[str, float]], names: Iterable[str]) -> list[Estimate]:
-    """Return the mean of each of these numbers over runs, one run per seed."""
-    return [estimate([run[name] for run in runs]) for name in names]
-
-
 def mean(runs: Sequence[Mapping[str, float]], name: str) -> Estimate:
     """Return the mean of one number over runs, one run per seed."""
     return estimate([run[name] for run in runs])
-
-
-def times(
-    ours: Sequence[Mapping[str, float]], theirs: Sequence[Mapping[str, float]], name: str
-) -> Estimate:
-    """Return the mean of the ratio ours / theirs of one number, paired by seed."""
-    return estimate([a[name] / b[name] for a, b in zip(ours, theirs, strict=True)])
 
 
 def gain(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:

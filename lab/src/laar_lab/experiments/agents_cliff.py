@@ -25,7 +25,7 @@ from laar_lab.experiment import Scope
 from laar_lab.experiments.agents_runs import KV_TOKENS, Turns
 from laar_lab.peers import Gate
 from laar_lab.policy_text import parse_policy
-from laar_lab.report import Report, means_table
+from laar_lab.report import Report
 from laar_lab.sim.fleet import (
     Arrival,
     Exchange,
@@ -196,19 +196,6 @@ def _held(
     return run.turns.numbers() | {"excluded": float(excluded)}
 
 
-_SHOWN = {
-    "turns_per_s": "turns/s",
-    "turn_s": "mean turn s",
-    "ttft_s": "TTFT s",
-    "ttft_p50_s": "p50",
-    "ttft_p95_s": "p95",
-    "hit_rate": "hit rate",
-    "fairness": "p95 session / mean",
-    "held_s": "longest hold s",
-    "refused": "refused",
-}
-
-
 def run(scope: Scope) -> Report:
     """Run every rule at every load on four and on eight engines."""
     assert scope.data is not None
@@ -220,9 +207,6 @@ def run(scope: Scope) -> Report:
         if rule != _PATIENT
     }
     runs = grid(run_cliff, cases, scope.seeds, label="agents-cliff")
-    title = "concurrent sessions as multiples of what the caches hold"
-    shown = _SHOWN | {"excluded": "excluded"}
-    table = means_table(title, ("engines", "load", "rule"), runs, shown, digits=3)
     parts = _parts(engines, loads, "engines")
     only_place = [rule for rule, (_, way) in RULES.items() if not way]
     evidence = {
@@ -237,7 +221,7 @@ def run(scope: Scope) -> Report:
         "longest-hold": _levels(runs, parts, "held_s"),
         "excluded": _levels(runs, parts, "excluded"),
     }
-    return Report(tables=[table], evidence=evidence)
+    return Report(evidence=evidence)
 
 
 _Cases = Mapping[tuple[int, float, str], Runs]
@@ -311,9 +295,6 @@ def run_pickers(scope: Scope) -> Report:
         for count, load, rule in product(pickers, loads, ("laar", "laar, gate"))
     }
     runs = grid(run_several, cases, scope.seeds, label="agents-pickers")
-    title = "concurrent sessions as multiples of what the caches hold; pickers share a store"
-    table = means_table(title, ("pickers", "load", "rule"), runs, _SHOWN, digits=3)
-
     parts = _parts(pickers, loads, "pickers")
     several = {part: case for part, case in parts.items() if case[0] > 1}
     evidence = {
@@ -321,7 +302,7 @@ def run_pickers(scope: Scope) -> Report:
         "below": _compared(runs, several, "turns_per_s", 0.0, 1.0),
         "longest-hold": _levels(runs, parts, "held_s"),
     }
-    return Report(tables=[table], evidence=evidence)
+    return Report(evidence=evidence)
 
 
 def run_at_parallel(
@@ -345,10 +326,6 @@ def run_parallel(scope: Scope) -> Report:
         for count, load, rule in product(slow, loads, _PARALLEL_RULES)
     }
     runs = grid(run_at_parallel, cases, scope.seeds, label="agents-parallel")
-    title = "concurrent sessions as multiples of what the caches hold; prefills run in parallel"
-    shown = _SHOWN | {"ttft_max_s": "longest TTFT s"}
-    table = means_table(title, ("slow engines", "load", "rule"), runs, shown, digits=3)
-
     parts = _parts(slow, loads, "slow")
     evidence = {
         "turns-past": _compared(runs, parts, "turns_per_s", 2.0, 3.0),
@@ -358,7 +335,7 @@ def run_parallel(scope: Scope) -> Report:
         "own-best-far": _against_own_best(runs, slow, loads, 3.0, "slow"),
         "longest": _levels(runs, parts, "ttft_max_s"),
     }
-    return Report(tables=[table], evidence=evidence)
+    return Report(evidence=evidence)
 
 
 def _beside(
@@ -385,16 +362,13 @@ def run_fast(scope: Scope) -> Report:
     rules = ("laar", "laar, gate", "vllm-router")
     cases = {(load, rule): (scope.data, half, load, rule) for load, rule in product(loads, rules)}
     runs = grid(run_at_fast, cases, scope.seeds, label="agents-fast")
-    title = "concurrent sessions as multiples of what the caches hold; engines of eight H100s"
-    table = means_table(title, ("load", "rule"), runs, _SHOWN, digits=3)
-
     parts = {f"at {load}": load for load in loads}
     evidence = {
         "turns": _beside(runs, parts, "turns_per_s", "laar"),
         "turn-time": _beside(runs, parts, "turn_s", "laar"),
         "beside-peer": _beside(runs, parts, "turn_s", "vllm-router"),
     }
-    return Report(tables=[table], evidence=evidence)
+    return Report(evidence=evidence)
 
 
 def run_fair(scope: Scope) -> Report:
@@ -408,10 +382,6 @@ def run_fair(scope: Scope) -> Report:
         for count, load, rule in product(engines, loads, ("laar, gate", *others))
     }
     runs = grid(run_cliff, cases, scope.seeds, label="agents-fair")
-    shown = {"turn_s": "mean turn s", "session_p95_s": "p95 session s", "fairness": "p95 / mean"}
-    title = "concurrent sessions as multiples of what the caches hold; means of the sessions' turns"
-    table = means_table(title, ("engines", "load", "rule"), runs, shown, digits=3)
-
     parts = _parts(engines, loads, "engines")
     longest = {
         f"{part}, {rule}": paired(runs[*case, "laar, gate"], runs[*case, rule], "session_p95_s")
@@ -421,7 +391,7 @@ def run_fair(scope: Scope) -> Report:
         f"{part}, {rule}": level(runs[*case, rule], "fairness")
         for (part, case), rule in product(parts.items(), others)
     }
-    return Report(tables=[table], evidence={"longest": longest, "even": even})
+    return Report(evidence={"longest": longest, "even": even})
 
 
 def run_at_gpu(data: Path, at_once: float, rule: str, seed: int) -> dict[str, float]:
@@ -439,9 +409,6 @@ def run_gpu(scope: Scope) -> Report:
     rules = ("laar", "laar, gate", "vllm-router")
     cases = {(count, rule): (scope.data, count, rule) for count, rule in product(sessions, rules)}
     runs = grid(run_at_gpu, cases, scope.seeds, label="agents-gpu")
-    title = "concurrent sessions on four engines like those of the race on a GPU"
-    table = means_table(title, ("sessions", "rule"), runs, _SHOWN, digits=3)
-
     parts = {f"{count} sessions": count for count in sessions}
     past = {part: count for part, count in parts.items() if count > _GPU_FIT}
     fit = {part: count for part, count in parts.items() if count <= _GPU_FIT}
@@ -450,7 +417,7 @@ def run_gpu(scope: Scope) -> Report:
         "past": _beside(runs, past, "turns_per_s", "vllm-router"),
         "gate": _beside(runs, parts, "turns_per_s", "laar"),
     }
-    return Report(tables=[table], evidence=evidence)
+    return Report(evidence=evidence)
 
 
 def run_patient(scope: Scope) -> Report:
@@ -464,16 +431,13 @@ def run_patient(scope: Scope) -> Report:
         for load, rule in product(loads, (_PATIENT, *others))
     }
     runs = grid(run_cliff, cases, scope.seeds, label="agents-patient")
-    title = "concurrent sessions as multiples of what the caches hold; clients wait for 600 s"
-    table = means_table(title, ("engines", "load", "rule"), runs, _SHOWN, digits=3)
-
     parts = _parts((4,), loads, "engines")
     evidence = {
         "twice": _compared(runs, parts, "turns_per_s", 2.0, 2.0, others, _PATIENT),
         "thrice": _compared(runs, parts, "turns_per_s", 3.0, 3.0, others, _PATIENT),
         "longest-hold": _levels(runs, parts, "held_s", _PATIENT),
     }
-    return Report(tables=[table], evidence=evidence)
+    return Report(evidence=evidence)
 
 
 EXPERIMENTS = declared(

@@ -18,7 +18,7 @@ from itertools import accumulate, product, repeat
 from laar_lab.claims import Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.report import Report, Table, Value
+from laar_lab.report import Report
 from laar_lab.sim.engine import load_profile
 from laar_lab.sim.fleet import (
     Arrival,
@@ -28,12 +28,11 @@ from laar_lab.sim.fleet import (
     generator,
     replay_open,
 )
-from laar_lab.statistics import mean, times
 from laar_lab.suite.fleets import workers
 from laar_lab.sweep import grid
 from laar_lab.tally import Tally
 from laar_lab.workloads import rag
-from laar_lab.workloads.rag_fleet import DOC_TOKENS, RagClient, prompt_of
+from laar_lab.workloads.rag_fleet import RagClient, prompt_of
 
 ENGINE = "qwen2.5-7b-a100"
 WORKERS = 4
@@ -48,14 +47,6 @@ LOADS: dict[str, Callable[[int, int], list[list[int]]]] = {
 }
 RECEIVED, HOOK = "as received", "hook"
 WAYS = (RECEIVED, HOOK)
-_SHOWN = {
-    "hit_rate": "prompt cached",
-    "tokens_per_s": "prompt tokens/s per engine",
-    "times": "times as fast",
-    "ttft_s": "TTFT mean s",
-    "ttft_p95_s": "p95 s",
-    "busiest": "busiest/mean",
-}
 
 
 def run(scope: Scope) -> Report:
@@ -63,31 +54,11 @@ def run(scope: Scope) -> Report:
     requests = 600 if scope.quick else 2000
     cases = {key: (*key, requests) for key in product(LOADS, WAYS)}
     runs = grid(run_load, cases, scope.seeds, label="context-prefill")
-    faster = {
-        (load, way): times(runs[load, way], runs[load, RECEIVED], "tokens_per_s")
-        for load, way in cases
-    }
-
-    def shown(load: str, way: str, figure: str) -> Value:
-        if figure == "times":
-            return faster[load, way]
-        return mean(runs[load, way], figure)
 
     def hooked(load: str, figure: str) -> dict[str, Seen]:
         return {load: paired(runs[load, HOOK], runs[load, RECEIVED], figure)}
 
     return Report(
-        tables=[
-            Table(
-                title=f"15 documents of {DOC_TOKENS} tokens, {WORKERS} x {ENGINE}; "
-                f"TTFT at {RATE} req/s",
-                columns=("load", *_SHOWN.values()),
-                rows=[
-                    (f"{load}, {way}", *(shown(load, way, figure) for figure in _SHOWN))
-                    for load, way in cases
-                ],
-            )
-        ],
         evidence={
             "prefill": hooked("same documents", "tokens_per_s"),
             "ttft": hooked("topic", "ttft_s") | hooked("same documents", "ttft_s"),
@@ -105,10 +76,7 @@ def run_load(load: str, way: str, requests: int, seed: int) -> dict[str, float]:
     paced = replay(contexts, way, seed, RATE)
     return {
         "tokens_per_s": received_tokens / (backlog.last_s - backlog.first_s) / WORKERS,
-        "hit_rate": backlog.cached_tokens / backlog.prompt_tokens,
-        "busiest": WORKERS * max(backlog.by_endpoint.values()) / requests,
         "ttft_s": paced.ttft.mean,
-        "ttft_p95_s": paced.ttft.percentile(0.95),
     }
 
 

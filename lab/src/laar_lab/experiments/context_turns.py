@@ -22,10 +22,9 @@ from laar.context.settings import ContextSettings
 from laar_lab.claims import Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.report import Report, Table
+from laar_lab.report import Report
 from laar_lab.sim.engine import load_profile
 from laar_lab.sim.fleet import Arrival, Exchange, FleetSettings, VirtualFleet, replay_open
-from laar_lab.statistics import means, times
 from laar_lab.suite.fleets import workers
 from laar_lab.sweep import grid
 from laar_lab.tally import Tally
@@ -51,7 +50,6 @@ def run_turns(scope: Scope) -> Report:
     cases = {way: (way, count) for way in WAYS}
     runs = grid(run_conversations, cases, scope.seeds, label="context-turns")
     return Report(
-        tables=[_table("8 documents of 1,024 tokens a turn, 5 turns, 40 % repeated", runs)],
         evidence={
             "ttft": {"": paired(runs[RECEIVED], runs[NOTES], "ttft_s")},
             "second-turns": {"": Seen([run["second_turns"] for run in runs[NOTES]])},
@@ -65,12 +63,11 @@ def run_memories(scope: Scope) -> Report:
     ways = (RECEIVED, ORDER)
     cases = {(k, way): (way, k, questions) for k, way in product(MEMORIES, ways)}
     found = grid(run_questions, cases, scope.seeds, label="context-memories")
-    tables, evidence = [], {}
+    evidence = {}
     for k in MEMORIES:
         runs = {way: found[k, way] for way in ways}
-        tables.append(_table(f"{k} memories of {MEMORY_TOKENS} tokens", runs))
         evidence[f"memories-{k}"] = {"": paired(runs[RECEIVED], runs[ORDER], "ttft_s")}
-    return Report(tables=tables, evidence=evidence)
+    return Report(evidence=evidence)
 
 
 def run_conversations(way: str, count: int, seed: int) -> dict[str, float]:
@@ -149,27 +146,9 @@ def _replay(
 
     replay_open(fleet, arrivals(), ended, max_in_flight=len(load))
     return {
-        "hit_rate": tally.cached_tokens / tally.prompt_tokens,
-        "prompt_tokens": tally.prompt_tokens / len(load),
         "ttft_s": tally.ttft.mean,
-        "ttft_p95_s": tally.ttft.percentile(0.95),
         "second_turns": sum(noted) / max(len(noted), 1),
     }
-
-
-def _table(title: str, runs: dict[str, list[dict[str, float]]]) -> Table:
-    return Table(
-        title=f"{title}, {WORKERS} x {ENGINE}",
-        columns=("", "prompt tokens", "found cached", "TTFT mean s", "p95 s", "times as fast"),
-        rows=[
-            (
-                way,
-                *means(of, ("prompt_tokens", "hit_rate", "ttft_s", "ttft_p95_s")),
-                times(runs[RECEIVED], of, "ttft_s"),
-            )
-            for way, of in runs.items()
-        ],
-    )
 
 
 EXPERIMENTS = declared(__name__, {"context-turns": run_turns, "context-memories": run_memories})

@@ -29,7 +29,7 @@ from laar_lab.claims import Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.policy_text import parse_policy
-from laar_lab.report import Report, Table, means_table
+from laar_lab.report import Report
 from laar_lab.sim.fleet import (
     Arrival,
     Exchange,
@@ -40,13 +40,12 @@ from laar_lab.sim.fleet import (
     generator,
     request_of,
 )
-from laar_lab.statistics import mean, means
 from laar_lab.suite import fleets
 from laar_lab.suite.case import Numbers
 from laar_lab.suite.real import day_agents, day_chats
 from laar_lab.sweep import grid
 from laar_lab.tally import Tally
-from laar_lab.workloads.day import KINDS, Day, Visit, visits
+from laar_lab.workloads.day import Day, Visit, visits
 
 OURS = "laar"
 RIVALS = ("llm-d", "llm-d-guide:prefill_tokens_per_s=0", "smg", "lmetric", "least-loaded")
@@ -102,7 +101,6 @@ class _Clients:
         self._sent = 0
         self.refused = 0
         self.all = Tally()
-        self.kinds = {kind: Tally() for kind in KINDS}
 
     def begin(self) -> None:
         """Schedule the next visit."""
@@ -129,8 +127,7 @@ class _Clients:
 
         def ended(exchange: Exchange) -> None:
             if self._day.hour(at_s) >= 0:
-                for tally in (self.all, self.kinds[visit.kind]):
-                    tally.add(arrival, exchange)
+                self.all.add(arrival, exchange)
             self._next(visit)
 
         def refused(_error: RequestError) -> None:
@@ -166,20 +163,11 @@ def _day(traffic: _Traffic, policy: str, seed: int) -> Numbers:
     clients = _Clients(fleet, day, seed)
     clients.begin()
     fleet.clock.run()
-    operation.measure()
     numbers = clients.all.numbers()
     numbers["failed"] += float(clients.refused)
     numbers["failed_share"] = numbers["failed"] / max(1.0, numbers["requests"])
     numbers["engine_s"] = sum(fleet.host(name).busy_s for name in names)
-    numbers["busy"] = numbers["engine_s"] / operation.listed_s
-    for kind, tally in clients.kinds.items():
-        found = tally.numbers()
-        for metric in _BY_PART:
-            numbers[f"k {kind} {metric}"] = found[metric]
     return numbers
-
-
-_BY_PART = ("ttft_p95_s", "e2e_p95_s", "hit_rate", "requests")
 
 
 def _needed(traffic: _Traffic, policy: str, seed: int) -> Numbers:
@@ -202,18 +190,6 @@ def _needed(traffic: _Traffic, policy: str, seed: int) -> Numbers:
 
 def _one(part: str, traffic: _Traffic, policy: str, seed: int) -> Numbers:
     return (_day if part == "day" else _needed)(traffic, policy, seed)
-
-
-_SHOWN = {
-    "ttft_p50_s": "TTFT p50 s",
-    "ttft_p95_s": "p95",
-    "e2e_p95_s": "E2E p95 s",
-    "hit_rate": "hit rate",
-    "failed": "failed",
-    "engine_s": "engine s",
-    "busy": "busy share",
-    "endpoints": "endpoints needed",
-}
 
 
 _CLAIMED = {
@@ -247,31 +223,11 @@ def run_day(scope: Scope) -> Report:
         for policy in policies
     }
     return Report(
-        tables=[_table(runs), _by_kind(runs)],
         evidence=_evidence(runs, ours, others),
     )
 
 
 Runs = dict[str, list[Numbers]]
-
-
-def _table(runs: Runs) -> Table:
-    count = mean(next(iter(runs.values())), "requests").mean
-    title = f"a day of operation, about {count:.0f} requests; mean over the seeds"
-    return means_table(title, "policy", runs, _SHOWN, digits=3)
-
-
-def _by_kind(runs: Runs) -> Table:
-    return Table(
-        title="by kind of traffic",
-        columns=("kind", "policy", "TTFT p95 s", "E2E p95 s", "hit rate", "requests"),
-        rows=[
-            (kind, policy, *means(of, [f"k {kind} {metric}" for metric in _BY_PART]))
-            for kind in KINDS
-            for policy, of in runs.items()
-        ],
-        digits=3,
-    )
 
 
 def _evidence(runs: Runs, ours: str, others: Sequence[str]) -> dict[str, dict[str, Seen]]:

@@ -18,7 +18,6 @@ from laar_lab.experiments.gorgo_runs import (
     Run,
     by_policy,
     on_seeds,
-    results_table,
     run_all,
     tuned_elsewhere,
 )
@@ -58,10 +57,6 @@ def run(scope: Scope) -> Report:
         return {x: paired(of[ours], of[theirs], "ttft_p95_s") for x, of in results.items()}
 
     return Report(
-        tables=[
-            results_table({f"{who}, {x}": runs for who, runs in of.items()}, f"time {x}")
-            for x, of in results.items()
-        ],
         evidence={
             "affinity": against(_PUBLISHED, "simple-session-affinity"),
             "tuned": against(_TUNED, _PUBLISHED),

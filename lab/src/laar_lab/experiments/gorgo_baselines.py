@@ -11,8 +11,8 @@ from __future__ import annotations
 from laar_lab.claims import Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.experiments.gorgo_runs import Run, Runs, below, by_policy, results_table, run_all
-from laar_lab.report import Report, Table, Value
+from laar_lab.experiments.gorgo_runs import Run, by_policy, run_all
+from laar_lab.report import Report
 from laar_lab.workloads.sessions import WILDCHAT
 
 _OURS = "laar"
@@ -41,15 +41,11 @@ _NAMES = {"ttft_p95_s": "p95 TTFT", "e2e_p95_s": "p95 E2E"}
 def run(scope: Scope) -> Report:
     """Run every policy at every load."""
     baselines = _QUICK if scope.quick else _BASELINES
-    tables: list[Table] = []
     evidence: dict[str, dict[str, Seen]] = {}
 
-    def compare(base: Run, name: str, title: str, *, wins: bool) -> None:
+    def compare(base: Run, name: str) -> None:
         runs = by_policy(base, (_OURS, *baselines), scope.seeds)
         results = run_all(runs, f"gorgo-baselines {name}")
-        tables.append(results_table(results, title))
-        if wins:
-            tables.append(_wins(results, baselines, f"time x {base.time_scale:g}"))
         for metric, called in _NAMES.items():
             evidence[f"{name}-{called.replace(' ', '-').lower()}"] = {
                 other: paired(results[_OURS], results[other], metric) for other in baselines
@@ -57,26 +53,10 @@ def run(scope: Scope) -> Report:
 
     for scale in (1.5,) if scope.quick else _LOADS:
         base = Run(time_scale=scale, minutes=6.0 if scope.quick else 30.0)
-        compare(base, f"x{scale:g}", f"conversations, time x {scale:g}", wins=True)
+        compare(base, f"x{scale:g}")
     base = Run(time_scale=2.0, minutes=3.0 if scope.quick else 6.0, shape=WILDCHAT)
-    compare(base, "low-reuse", "single questions, time x 2", wins=False)
-    return Report(tables=tables, evidence=evidence)
-
-
-def _wins(results: Runs, baselines: tuple[str, ...], where: str) -> Table:
-    """Return a table of how many seeds laar wins, and its mean gain in percent."""
-    rows: list[tuple[Value, ...]] = []
-    for other in baselines:
-        row: list[Value] = [other]
-        for name in _NAMES:
-            seen = paired(results[_OURS], results[other], name)
-            won = sum(a < b for a, b in zip(seen.ours, seen.theirs, strict=True))
-            row += [won, 100 * below(results[_OURS], results[other], name).mean]
-        rows.append(tuple(row))
-    columns = tuple(f"{called}, {what}" for called in _NAMES.values() for what in ("won", "% less"))
-    return Table(
-        title=f"laar against each, {where}", columns=("baseline", *columns), rows=rows, digits=1
-    )
+    compare(base, "low-reuse")
+    return Report(evidence=evidence)
 
 
 EXPERIMENTS = declared(__name__, {"gorgo-baselines": run})

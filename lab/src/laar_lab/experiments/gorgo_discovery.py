@@ -25,13 +25,12 @@ from laar_lab.experiments.gorgo_runs import (
     gorgo_scorer,
     on_seeds,
     policies_of,
-    results_table,
     run_all,
     run_policies,
     tuned,
     with_weights,
 )
-from laar_lab.report import Report, Table
+from laar_lab.report import Report
 from laar_lab.statistics import mean
 from laar_lab.sweep import sweep
 from laar_lab.tuning.climb import Climbing
@@ -93,18 +92,7 @@ def run(scope: Scope) -> Report:
         (results[f"grid, {weight:g}"] for weight in _GRID),
         key=lambda point: mean(point, "e2e_p95_s").mean,
     )
-    weights = Table(
-        title="Weights each climb ended with",
-        columns=("climb", "seed", "rtt", "queue"),
-        rows=[
-            (_CLIMBS[name], str(seed), *weights.values())
-            for name, found in ends.items()
-            for seed, weights in zip(scope.seeds, found, strict=True)
-        ],
-        digits=5,
-    )
     return Report(
-        tables=[weights, results_table(results, "on another trace")],
         evidence={
             name: {"": paired(results[called], grid, "e2e_p95_s")}
             for name, called in _CLIMBS.items()

@@ -15,18 +15,16 @@ from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.experiments.gorgo_runs import (
     PAPER_BASELINES,
-    PAPER_BOX,
     PAPER_INTERVAL_S,
     Run,
     Runs,
     by_policy,
     change,
     on_seeds,
-    results_table,
     run_all,
     tuned_elsewhere,
 )
-from laar_lab.report import Report, Table
+from laar_lab.report import Report
 from laar_lab.statistics import estimate
 
 _ALSO = ("lmetric", "session-affinity", "sglang-cache-aware", "llm-router", "laar")
@@ -72,14 +70,6 @@ def run(scope: Scope) -> Report:
         column = f"ttft_{name}_s"
         ours = [run[column] for run in results[_OURS]]
         evidence[f"best-{name}"] = {"": Seen(ours, best_baseline(results, column))}
-    learned = Table(
-        title="Learned weights: tokens per millisecond of round trip and per queued token",
-        columns=("seed", *PAPER_BOX),
-        rows=[
-            (str(seed), *found.values()) for seed, found in zip(scope.seeds, weights, strict=True)
-        ],
-        digits=3,
-    )
     remarks = [
         f"against {other}: "
         + ", ".join(
@@ -89,9 +79,7 @@ def run(scope: Scope) -> Report:
         for other in _ALSO
     ]
     rail = estimate([found["queue_weight"] for found in weights]).mean
-    title = f"time x 1.5, {len(scope.seeds)} seeds, held-out traces"
     return Report(
-        tables=[results_table(results, title), learned],
         evidence=evidence,
         remarks=[*remarks, f"queue weight {rail:.2f} on average; published 0.5"],
     )

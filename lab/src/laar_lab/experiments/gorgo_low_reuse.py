@@ -19,7 +19,6 @@ from laar_lab.experiments.gorgo_runs import (
     Run,
     by_policy,
     on_seeds,
-    results_table,
     run_all,
 )
 from laar_lab.report import Report
@@ -48,7 +47,6 @@ def run(scope: Scope) -> Report:
     }
     results = run_all(runs, "gorgo-low-reuse")
     return Report(
-        tables=[results_table(results, "single questions, 5.7 a second")],
         evidence={
             name: {"": paired(results[ours], results[theirs], "ttft_p95_s")}
             for name, (ours, theirs) in _PAIRS.items()

@@ -12,7 +12,7 @@ from dataclasses import replace
 from laar_lab.claims import Seen, level, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.experiments.gorgo_runs import Run, on_seeds, results_table, run_all
+from laar_lab.experiments.gorgo_runs import Run, on_seeds, run_all
 from laar_lab.report import Report
 from laar_lab.workloads.sessions import GORGO_CHATS
 
@@ -25,7 +25,6 @@ _RESTORED = (("rtt_weight", 0.23), ("queue_weight", 0.05))
 
 def run(scope: Scope) -> Report:
     """Run the same traces with the load weight at zero and restored."""
-    tables = []
     evidence: dict[str, dict[str, Seen]] = {}
     for rate in RATES[: 1 if scope.quick else None]:
         base = Run(
@@ -39,7 +38,6 @@ def run(scope: Scope) -> Report:
             "laar": on_seeds(base, scope.seeds, policy="laar"),
         }
         results = run_all(runs, f"gorgo-reward-hack {rate:g}/s")
-        tables.append(results_table(results, f"{rate:g} requests a second"))
         hacked, healthy = results["load weight 0"], results["load weight 0.05"]
         where = f"{rate:g}/s"
         for claim, seen in {
@@ -49,7 +47,7 @@ def run(scope: Scope) -> Report:
             "answers-suffer": paired(hacked, healthy, "e2e_p95_s"),
         }.items():
             evidence.setdefault(claim, {})[where] = seen
-    return Report(tables=tables, evidence=evidence)
+    return Report(evidence=evidence)
 
 
 EXPERIMENTS = declared(__name__, {"gorgo-reward-hack": run})

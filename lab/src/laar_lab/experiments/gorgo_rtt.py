@@ -32,7 +32,7 @@ from laar_lab.experiment import Scope
 from laar_lab.experiments.gorgo_runs import NEAR, sites_of
 from laar_lab.policies.gorgo import Gorgo
 from laar_lab.policies.published_cost import ExpectedTime, PublishedWeights
-from laar_lab.report import Report, means_table
+from laar_lab.report import Report
 from laar_lab.sim.fleet import (
     Arrival,
     BlockPrefixes,
@@ -172,14 +172,7 @@ def run(scope: Scope) -> Report:
     """Run both kinds of decision with physical, default and published weights."""
     cases = {name: (name,) for name in ("physical", "laar", "gorgo, published")}
     runs = grid(run_one, cases, scope.seeds, label="gorgo-rtt")
-    shown = {
-        "near": "cold to the nearest",
-        "patient": f"the same, answers of {_ANSWER_S:g} s",
-        "right": "far prefix: correct decisions",
-    }
-    title = f"Idle replicas: cold prompts below 500 tokens, and {_TOKENS:,} tokens partly cached"
     return Report(
-        tables=[means_table(title, "weights", runs, shown, digits=3)],
         evidence={
             "cold-go-near": {name: level(runs[name], "near") for name in ("physical", "laar")},
             "far-prefixes": {"": level(runs["laar"], "right")},

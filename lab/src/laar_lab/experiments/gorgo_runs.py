@@ -21,7 +21,6 @@ from laar.core.policy import Policy
 from laar.policies import build_policies
 from laar.policies.pickers import ShuffledMaxScore
 from laar_lab.policies.gorgo import Gorgo
-from laar_lab.report import Table, means_table
 from laar_lab.sim.engine import load_profile
 from laar_lab.sim.fleet import (
     Arrival,
@@ -182,23 +181,6 @@ def run_all(runs: Mapping[str, Sequence[Run]], label: str) -> Runs:
     cases = [(run,) for of_one in runs.values() for run in of_one]
     results = iter(sweep(run_one, cases, label=label))
     return {name: [next(results) for _ in of_one] for name, of_one in runs.items()}
-
-
-_SHOWN = {
-    "ttft_p50_s": "TTFT p50 s",
-    "ttft_p95_s": "p95",
-    "ttft_p99_s": "p99",
-    "e2e_p50_s": "E2E p50 s",
-    "e2e_p95_s": "p95",
-    "late_p95_s": "TTFT p95 from schedule",
-    "hit_rate": "hit rate",
-    "near_share": "nearest",
-}
-
-
-def results_table(results: Runs, title: str) -> Table:
-    """Return a table with a row per contestant: means over the seeds."""
-    return means_table(title, "policy", results, _SHOWN, digits=3)
 
 
 def below(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from laar_lab.claims import paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.experiments.gorgo_runs import PAPER_WILDCHAT, Run, by_policy, results_table, run_all
+from laar_lab.experiments.gorgo_runs import PAPER_WILDCHAT, Run, by_policy, run_all
 from laar_lab.report import Report
 from laar_lab.workloads.sessions import WILDCHAT
 
@@ -35,19 +35,18 @@ _RIVALS = ("gorgo", _AFFINITY, "least-request", "least-load")
 
 def run(scope: Scope) -> Report:
     """Run both kinds of prompts."""
-    tables, evidence = [], {}
+    evidence = {}
     for name, shape in _SHAPES.items():
         base = Run(minutes=1.0 if scope.quick else 3.0, shape=shape, gorgo=PAPER_WILDCHAT)
         runs = by_policy(base, ("laar", *_RIVALS), scope.seeds)
         results = run_all(runs, f"gorgo-short, {name}")
-        tables.append(results_table(results, f"{name}, {shape.requests_per_s:g} a second"))
         evidence[f"{name}-affinity"] = {
             "": paired(results["gorgo"], results[_AFFINITY], "ttft_p95_s")
         }
         evidence[f"{name}-laar"] = {
             rival: paired(results["laar"], results[rival], "ttft_p95_s") for rival in _RIVALS
         }
-    return Report(tables=tables, evidence=evidence)
+    return Report(evidence=evidence)
 
 
 EXPERIMENTS = declared(__name__, {"gorgo-short": run})

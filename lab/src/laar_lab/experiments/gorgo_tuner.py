@@ -16,8 +16,7 @@ from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.experiments.gorgo_published import PublishedClimb
 from laar_lab.policies.gorgo import PUBLISHED_WEIGHTS
-from laar_lab.report import Report, Table
-from laar_lab.statistics import estimate
+from laar_lab.report import Report
 from laar_lab.tuning.settings import TunerSettings
 from laar_lab.tuning.tuner import Tuner
 from laar_lab.tuning.windows import Observed
@@ -71,18 +70,7 @@ def run(scope: Scope) -> Report:
     quiet = [_ours(seed, _FEW, 0.0) for seed in scope.seeds]
     noisy = [_ours(seed, _MANY, _NOISE) for seed in scope.seeds]
     published = [_published(seed, _MANY, _NOISE) for seed in scope.seeds]
-    table = Table(
-        title=f"True cost of the exported weights; optimum 1, best of a grid {grid:.2f}",
-        columns=("climb", "windows", "cost", "worst"),
-        rows=[
-            ("ours, no noise", _FEW, estimate(quiet), max(quiet)),
-            ("ours, 10 % noise", _MANY, estimate(noisy), max(noisy)),
-            ("published, 10 % noise", _MANY, estimate(published), max(published)),
-        ],
-        digits=3,
-    )
     return Report(
-        tables=[table],
         evidence={
             "arrives": {"": Seen([float(cost <= 1.2) for cost in quiet])},
             "through-noise": {"": Seen([float(cost <= 1.15 * grid) for cost in noisy])},

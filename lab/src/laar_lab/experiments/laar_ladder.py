@@ -10,11 +10,10 @@ same rule, so that none is rewarded for giving up.
 Mean time to correct answer rewards giving up. The measure here is the restricted mean time: a
 question's time to its correct answer, or T if there is none by then. T is twice the time that an
 idle fleet needs to ask every model once, and is the same for every contestant. Times are given as
-fractions of T. PAR-10 counts a failure as ten times T.
+fractions of T.
 
 The claims compare laar as a whole with a baseline. The contribution of P(correct) is the difference
 between the step "and cache", which assumes every model correct, and "Q by class".
-The last table shows how much of the gap between the best baseline and the oracle each step closes.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from laar_lab.kv_lookup import queries
 from laar_lab.report import Report, Table, Value
 from laar_lab.sim.fleet import FleetSettings, Question, VirtualFleet, ask_until_correct
 from laar_lab.sim.fleet.clients import MAX_ATTEMPTS
-from laar_lab.statistics import Estimate, estimate, gain
+from laar_lab.statistics import gain
 from laar_lab.sweep import grid
 from laar_lab.workloads.kv_questions import as_questions
 
@@ -76,15 +75,10 @@ class _Run:
     """A run; times are fractions of T, infinite for questions without a correct answer."""
 
     times: _Floats
-    engine_s: float
 
     @property
     def restricted(self) -> float:
         return float(np.minimum(self.times, 1.0).mean())
-
-    @property
-    def par10(self) -> float:
-        return float(np.where(np.isinf(self.times), 10.0, self.times).mean())
 
     def within(self, share: float) -> float:
         return float((self.times <= share).mean())
@@ -105,11 +99,7 @@ def run(scope: Scope) -> Report:
     }
     results = grid(run_one, cases, scope.seeds, label="laar-ladder")
     return Report(
-        tables=[
-            *(_table(results, steps, users, cached) for cached in (False, True)),
-            _ladder(results, steps, users),
-            _way(results, steps, users),
-        ],
+        tables=[_ladder(results, steps, users)],
         evidence=_evidence(results, users, _OURS[-1]),
     )
 
@@ -160,7 +150,7 @@ def run_one(
         record.ttca_s / limit if record.correct else float("inf")
         for record, limit in zip(answered, limits, strict=True)
     ]
-    return _Run(times=np.array(times), engine_s=sum(record.ttca_s for record in answered))
+    return _Run(times=np.array(times))
 
 
 def asked_of(world: World, seed: int, quick: bool) -> list[Question]:
@@ -194,32 +184,6 @@ def _restricted(results: _Results, key: _Key) -> list[float]:
     return [one.restricted for one in results[key]]
 
 
-def _table(results: _Results, steps: Sequence[str], users: Sequence[int], cached: bool) -> Table:
-    def row(step: str) -> tuple[Value, ...]:
-        runs = [results[step, n, cached] for n in users]
-        ends = runs[0], runs[-1]
-        return (
-            step,
-            *(estimate([one.restricted for one in each]) for each in runs),
-            *(estimate([one.within(1.0) for one in each]) for each in ends),
-            *(estimate([one.par10 for one in each]) for each in ends),
-        )
-
-    regime = "engines keep prompts" if cached else "engines keep no prompts"
-    few, many = users[0], users[-1]
-    return Table(
-        title=f"Restricted mean time, share of T, by users; success at T; PAR-10 in T; {regime}",
-        columns=(
-            "step",
-            *(f"{n} users" for n in users),
-            *(f"success, {n}" for n in (few, many)),
-            *(f"PAR-10, {n}" for n in (few, many)),
-        ),
-        rows=[row(step) for step in steps],
-        digits=3,
-    )
-
-
 def _best_rule(results: _Results, users: int, cached: bool) -> str:
     """Return the best baseline with the retry rule under these conditions: the one to beat."""
     return min(_RULE, key=lambda step: float(np.mean(_restricted(results, (step, users, cached)))))
@@ -249,29 +213,6 @@ def _ladder(results: _Results, steps: Sequence[str], users: Sequence[int]) -> Ta
         ),
         rows=rows,
         digits=3,
-    )
-
-
-def _way(results: _Results, steps: Sequence[str], users: Sequence[int]) -> Table:
-    """Return the share of the gap from the best baseline to the oracle that each step closes."""
-
-    def share(step: str, n: int, cached: bool) -> Estimate:
-        runs = zip(
-            *(
-                _restricted(results, (each, n, cached))
-                for each in (_best_rule(results, n, cached), step, _ORACLES[1])
-            ),
-            strict=True,
-        )
-        return estimate([(rule - own) / max(rule - oracle, 1e-9) for rule, own, oracle in runs])
-
-    columns = [(n, cached) for cached in (False, True) for n in users]
-    return Table(
-        title="Gap between the best baseline and the oracle by question: share closed",
-        columns=("step", *(_where(column) for column in columns)),
-        rows=[
-            (step, *(share(step, *column) for column in columns)) for step in steps if step in _OURS
-        ],
     )
 
 

@@ -10,7 +10,6 @@ from laar_lab.experiments.lookups import (
     CONTESTANTS,
     Cell,
     Results,
-    by_cell,
     cells_of,
     name_of,
     run_cells,
@@ -22,9 +21,7 @@ def run(scope: Scope) -> Report:
     """Run every contestant on every cell."""
     results = run_cells(scope, CONTESTANTS, cached=False, label="laar-success")
     cells = cells_of(scope)
-    title = "Share of queries with a correct answer in the end"
     return Report(
-        tables=[by_cell(title, results, CONTESTANTS, lambda one: one.success)],
         evidence=_evidence(results, cells),
     )
 

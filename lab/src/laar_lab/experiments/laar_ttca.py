@@ -19,11 +19,9 @@ from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.experiments.lookups import (
     BASELINES,
-    BOUNDS,
     CONTESTANTS,
     Cell,
     Results,
-    by_cell,
     cells_of,
     length_name,
     name_of,
@@ -32,7 +30,7 @@ from laar_lab.experiments.lookups import (
     simulated,
     sites_of,
 )
-from laar_lab.report import Report, Table, Value
+from laar_lab.report import Report
 from laar_lab.sim.fleet import FleetSettings, VirtualFleet
 from laar_lab.statistics import Estimate, estimate, gain
 
@@ -40,33 +38,9 @@ from laar_lab.statistics import Estimate, estimate, gain
 def run(scope: Scope) -> Report:
     """Run every contestant on every cell, without and with prefix caching in the engines."""
     cells = cells_of(scope)
-    contestants = list(dict.fromkeys((*CONTESTANTS, *BOUNDS)))
-    repeat = run_cells(scope, contestants, cached=False, label="laar-ttca, retries pay again")
+    repeat = run_cells(scope, CONTESTANTS, cached=False, label="laar-ttca, retries pay again")
     cached = run_cells(scope, CONTESTANTS, cached=True, label="laar-ttca, prompts kept")
     return Report(
-        tables=[
-            by_cell(
-                "Mean time to correct answer, s; a retry prefills its prompt again",
-                repeat,
-                CONTESTANTS,
-                lambda one: one.ttca_s,
-            ),
-            _gains(repeat, cells, "laar"),
-            _gains(repeat, cells, "laar-paper"),
-            *(_bounds(repeat, cells, other) for other in ("load-aware", "session-affinity")),
-            by_cell(
-                "The same if engines keep prompts (asking a wrong model again is cheap)",
-                cached,
-                CONTESTANTS,
-                lambda one: one.ttca_s,
-            ),
-            by_cell(
-                "Time spent per correct answer, s; engines keep prompts",
-                cached,
-                CONTESTANTS,
-                lambda one: one.seconds_per_correct,
-            ),
-        ],
         evidence=_evidence(repeat, cached, cells),
         remarks=[_at_64k(repeat, cells), _overhead(scope)],
     )
@@ -91,42 +65,6 @@ def _shorter(results: Results, ours: str, other: str, cells: list[Cell]) -> list
         1.0 - np.array(_ttca(results, ours, cell)) / np.array(_ttca(results, other, cell))
         for cell in cells
     ]
-
-
-# -- tables ------------------------------------------------------------------------------------
-
-
-def _gains(results: Results, cells: list[Cell], ours: str) -> Table:
-    rows: list[tuple[Value, ...]] = [
-        (name_of(cell), *(_gain(results, ours, other, cell) for other in BASELINES))
-        for cell in cells
-    ]
-    rows.append(
-        ("mean", *(estimate(_mean_gains(results, ours, other, cells)) for other in BASELINES))
-    )
-    return Table(
-        title=f"Share of the time that {ours} saves; paired by seed",
-        columns=("cell", *(f"against {other}" for other in BASELINES)),
-        rows=rows,
-    )
-
-
-def _bounds(results: Results, cells: list[Cell], other: str) -> Table:
-    """Return the gains, by length, of `laar` and of the bounds; the oracle's is the largest."""
-    known = ("laar", *BOUNDS)
-    groups = {
-        length_name(length): [cell for cell in cells if cell[1] == length]
-        for length in dict.fromkeys(length for _, length in cells)
-    }
-    rows: list[tuple[Value, ...]] = [
-        (name, *(estimate(_mean_gains(results, ours, other, group)) for ours in known))
-        for name, group in {**groups, "mean": cells}.items()
-    ]
-    return Table(
-        title=f"Share of the time saved compared with {other}, also with more knowledge",
-        columns=("length", *known),
-        rows=rows,
-    )
 
 
 # -- evidence ------------------------------------------------------------------------------------

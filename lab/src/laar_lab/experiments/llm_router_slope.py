@@ -23,8 +23,7 @@ from laar_lab.claims import Evidence, Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.experiments.router_sessions import PROFILES, SESSIONS, run_sessions
-from laar_lab.report import Report, Table
-from laar_lab.statistics import Estimate, estimate
+from laar_lab.report import Report
 from laar_lab.sweep import grid
 
 POLICIES = ("round-robin", "random", "least-loaded", "llm-router", "laar")
@@ -32,28 +31,6 @@ _OTHERS = POLICIES[:3]
 _OURS = "llm-router"
 FLATTER = 1.4
 _LATENCY = "e2e_p50_s"
-PUBLISHED = {
-    "7B": {
-        "round-robin": (31, 80.3, 91.31),
-        "random": (49, 80.94, 90.92),
-        "least-loaded": (36, 85.15, 94.6),
-        "llm-router": (16, 94.19, 94.97),
-    },
-    "14B": {
-        "round-robin": (36, 80.04, 91.1),
-        "random": (98, 81.43, 90.69),
-        "least-loaded": (49, 85.41, 94.22),
-        "llm-router": (25, 94.19, 94.88),
-    },
-}
-"""Slope in ms, and the percentage of prompt tokens cached at 4 and at 24 sessions."""
-_BUSIEST = {
-    "e2e_p95_s": ("p95 ms", 1e3),
-    "e2e_p99_s": ("p99 ms", 1e3),
-    "requests_per_s": ("req/s", 1.0),
-    "routing_hits": ("routed by a prefix, %", 100.0),
-}
-"""Heading and scale of the metrics shown for the largest number of sessions."""
 _Runs = dict[tuple[str, str, int], list[dict[str, float]]]
 
 
@@ -66,74 +43,14 @@ def run(scope: Scope) -> Report:
     }
     runs = grid(run_sessions, cases, scope.seeds, label="llm-router-slope")
     return Report(
-        tables=[table for size in sizes for table in _tables(runs, size, counts)],
         evidence=_evidence(runs, sizes, counts),
     )
-
-
-def _of(runs: list[dict[str, float]], name: str, scale: float = 1.0) -> Estimate:
-    return estimate([run[name] * scale for run in runs])
 
 
 def _slopes(runs: _Runs, size: str, policy: str, counts: tuple[int, ...]) -> list[float]:
     """Return how much the median latency rises from fewest to most sessions, in ms, by seed."""
     first, last = runs[size, policy, counts[0]], runs[size, policy, counts[-1]]
     return [1e3 * (b[_LATENCY] - a[_LATENCY]) for a, b in zip(first, last, strict=True)]
-
-
-def _tables(runs: _Runs, size: str, counts: tuple[int, ...]) -> list[Table]:
-    fewest, most = counts[0], counts[-1]
-
-    def by_sessions(title: str, metric: str, scale: float) -> Table:
-        return Table(
-            title=f"{size}: {title}",
-            columns=("policy", *(f"{n} sessions" for n in counts)),
-            rows=[
-                (policy, *(_of(runs[size, policy, n], metric, scale) for n in counts))
-                for policy in POLICIES
-            ],
-            digits=1,
-        )
-
-    def cached(policy: str, n: int) -> Estimate:
-        return _of(runs[size, policy, n], "hit_rate", 100)
-
-    return [
-        by_sessions("median latency of whole answers, ms", _LATENCY, 1e3),
-        by_sessions("median time to the first token, ms", "ttft_p50_s", 1e3),
-        by_sessions("prompt tokens found in the engines' caches, %", "hit_rate", 100),
-        Table(
-            title=f"{size}: {most} sessions",
-            columns=("policy", *(called for called, _ in _BUSIEST.values())),
-            rows=[
-                (
-                    policy,
-                    *(
-                        _of(runs[size, policy, most], name, scale)
-                        for name, (_, scale) in _BUSIEST.items()
-                    ),
-                )
-                for policy in POLICIES
-            ],
-            digits=1,
-        ),
-        Table(
-            title=f"{size}: slope in ms and cached tokens in %, here and as published",
-            columns=(
-                *("policy", "slope", "published"),
-                *(f"cached at {fewest}", "published", f"at {most}", "published"),
-            ),
-            rows=[
-                (
-                    policy,
-                    *(estimate(_slopes(runs, size, policy, counts)), slope),
-                    *(cached(policy, fewest), first, cached(policy, most), last),
-                )
-                for policy, (slope, first, last) in PUBLISHED[size].items()
-            ],
-            digits=1,
-        ),
-    ]
 
 
 def _evidence(runs: _Runs, sizes: tuple[str, ...], counts: tuple[int, ...]) -> Evidence:

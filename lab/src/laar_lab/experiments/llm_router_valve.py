@@ -16,7 +16,7 @@ from laar_lab.claims import Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.experiments.router_sessions import run_on
-from laar_lab.report import Report, means_table
+from laar_lab.report import Report
 from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost
 from laar_lab.sweep import grid
 from laar_lab.workloads.sessions import RouterShape
@@ -38,23 +38,11 @@ LAPTOP = EngineProfile(
 )
 
 
-_SHOWN = {
-    "routing_hits": "routed by a prefix",
-    "hit_rate": "cached",
-    "e2e_p50_s": "latency p50 s",
-    "e2e_p95_s": "p95 s",
-    "requests_per_s": "req/s",
-    "concentration": "busiest's share",
-}
-
-
 def run(scope: Scope) -> Report:
     """Run with each threshold."""
     cases = {name: (valve,) for name, valve in VALVES.items()}
     runs = grid(run_valve, cases, scope.seeds, label="llm-router-valve")
-    title = "12 sessions of 3 turns on 3 small workers, by the valve's threshold"
     return Report(
-        tables=[means_table(title, "threshold", runs, _SHOWN)],
         evidence={
             "requests-fall": {"": Seen(_trend(runs, "requests_per_s"))},
             "hits-rise": {"": Seen(_trend(runs, "routing_hits"))},

@@ -13,7 +13,7 @@ times reward. Both are shown; see `laar_ttca`.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -31,7 +31,6 @@ from laar.policies.laar.outlook import Outlook
 from laar_lab.experiment import Scope
 from laar_lab.kv_lookup import queries
 from laar_lab.measure_fleet import default_artifact
-from laar_lab.report import Table
 from laar_lab.sim.answers import AccuracySurface
 from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost, load_profile
 from laar_lab.sim.fleet import (
@@ -44,7 +43,6 @@ from laar_lab.sim.fleet import (
     ask_until_correct,
 )
 from laar_lab.sim.fleet.clients import MAX_ATTEMPTS
-from laar_lab.statistics import estimate
 from laar_lab.sweep import grid
 from laar_lab.workloads.kv_questions import as_questions
 
@@ -62,11 +60,6 @@ BASELINES = (
     "best-single",
 )
 CONTESTANTS = ("laar", "laar-paper", *BASELINES, "oracle")
-BOUNDS = ("true accuracies", "oracle, all asked", "oracle")
-"""`laar` with more knowledge. The first knows each cell's true accuracies. The second knows which
-models are right on each question, and still tries all of them if none is. The last makes a single
-attempt, since the first answer is correct or none is."""
-
 _BLOCK_TOKENS = 128
 """Coarser than vLLM's 16, so that runs are eight times as fast. Prompts here share all or
 nothing."""
@@ -96,11 +89,6 @@ class CellResult:
     def success(self) -> float:
         """Share of the queries with a correct answer."""
         return float(self.correct.mean())
-
-    @property
-    def seconds_per_correct(self) -> float:
-        """Total time spent per correct answer."""
-        return float(self.latencies_s.sum() / max(1, self.correct.sum()))
 
 
 Results = dict[tuple[str, Cell], list[CellResult]]
@@ -174,26 +162,6 @@ def run_cells(scope: Scope, contestants: Sequence[str], *, cached: bool, label: 
     return grid(run_cell, cases, scope.seeds, label=label)
 
 
-def by_cell(
-    title: str,
-    results: Results,
-    contestants: Sequence[str],
-    number: Callable[[CellResult], float],
-) -> Table:
-    """Return a table with a row per cell and a column per contestant: means over the seeds."""
-    return Table(
-        title=title,
-        columns=("cell", *contestants),
-        rows=[
-            (
-                name_of(cell),
-                *(estimate([number(one) for one in results[c, cell]]) for c in contestants),
-            )
-            for cell in dict.fromkeys(cell for _, cell in results)
-        ],
-    )
-
-
 def run_cell(contestant: str, cell: Cell, cached: bool, seed: int) -> CellResult:
     """Run a contestant on a cell once; see the module's docstring."""
     world = simulated()
@@ -201,11 +169,9 @@ def run_cell(contestant: str, cell: Cell, cached: bool, seed: int) -> CellResult
     asked = questions_of(surface, cell, seed, cached=cached)
     assessor: Assessor = CapabilityAssessor(CapabilityModel(known))
     policy, attempts = contestant, MAX_ATTEMPTS
-    if contestant == "true accuracies":
-        assessor, policy = TrueAccuracies(CapabilityModel(known), surface), "laar"
-    elif contestant in BOUNDS:
+    if contestant == "oracle":
         assessor, policy = Oracle(assessor, asked), "laar"
-        attempts = 1 if contestant == "oracle" else MAX_ATTEMPTS  # the first is correct or none is
+        attempts = 1  # the first answer is correct or none is
     elif contestant == "best-single":
         policy, name = "least-loaded", best_single(known)
         asked = [replace(q, request=replace(q.request, model=name)) for q in asked]

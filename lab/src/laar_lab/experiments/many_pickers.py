@@ -21,8 +21,7 @@ from functools import partial
 from laar_lab.claims import paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.report import Report, Table, Value
-from laar_lab.statistics import means
+from laar_lab.report import Report
 from laar_lab.suite import fleets
 from laar_lab.suite.case import Case, Closed, Numbers, Pickers, run_case
 from laar_lab.suite.table import SUITE
@@ -43,28 +42,26 @@ _FOUR = {
     "4, nothing shared": Pickers(4, None),
 }
 _EIGHT = {"one": Pickers(), "8, 20 ms": Pickers(8, _DELAY_S)}
-_SHOWN = {"hit_rate": "hit rate", "ttft_p50_s": "TTFT p50 s", "ttft_p95_s": "TTFT p95 s"}
 
 Results = dict[str, list[Numbers]]
 
 
 def run_four(scope: Scope) -> Report:
     """Run four pickers with each delay, on agents and on conversations."""
-    tables, evidence = [], {}
+    evidence = {}
     for part, name in _WORKLOADS.items():
         found = _runs(scope, name, _FOUR)
-        tables.append(_table(name, found))
         late = found["4, 20 ms"]
         evidence[f"{part}-ttft"] = {"": paired(late, found["one"], "ttft_p95_s")}
         evidence[f"{part}-hits"] = {"": paired(late, found["one"], "hit_rate")}
-    return Report(tables=tables, evidence=evidence)
+    return Report(evidence=evidence)
 
 
 def run_large(scope: Scope) -> Report:
     """Run a thousand endpoints behind eight pickers."""
     found = _runs(scope, _LARGE, _EIGHT)
     seen = paired(found["8, 20 ms"], found["one"], "ttft_p95_s")
-    return Report(tables=[_table(_LARGE, found)], evidence={"large-ttft": {"": seen}})
+    return Report(evidence={"large-ttft": {"": seen}})
 
 
 def _runs(scope: Scope, name: str, ways: dict[str, Pickers]) -> Results:
@@ -92,16 +89,6 @@ def _large(endpoints: int) -> Case:
         load=Closed(draw=partial(agents, AgentShape()), at_once=at_once, ramp_s=5.0),
         minutes=0.5,
     )
-
-
-def _table(name: str, found: Results) -> Table:
-    one = sum(run["ttft_p95_s"] for run in found["one"])
-    rows: list[tuple[Value, ...]] = [
-        (way, *means(runs, _SHOWN), sum(run["ttft_p95_s"] for run in runs) / one)
-        for way, runs in found.items()
-    ]
-    columns = ("pickers", *_SHOWN.values(), "p95 / that of one")
-    return Table(title=f"{name}: pickers and their delay", columns=columns, rows=rows, digits=3)
 
 
 EXPERIMENTS = declared(__name__, {"many-pickers": run_four, "many-pickers-large": run_large})

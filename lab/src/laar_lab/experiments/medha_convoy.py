@@ -16,8 +16,8 @@ from itertools import product
 from laar_lab.claims import Seen, level, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.experiments.medha_runs import MEDHA, NON_PREEMPTIVE, SARATHI, over, percentile, run
-from laar_lab.report import Report, Table, Value, means_table
+from laar_lab.experiments.medha_runs import MEDHA, NON_PREEMPTIVE, SARATHI, percentile, run
+from laar_lab.report import Report
 from laar_lab.sweep import grid
 from laar_lab.workloads.medha_mix import Mix
 
@@ -51,26 +51,7 @@ def run_convoy(scope: Scope) -> Report:
         """Return a system's figure paired with Medha's, at the largest share of long requests."""
         return paired(runs[system, _SHARES[-1]], runs["medha", _SHARES[-1]], name)
 
-    ratios: list[tuple[Value, ...]] = []
-    for system, (called, of) in product(
-        ("sarathi", "non-preemptive"), (("short requests", "short "), ("all requests", ""))
-    ):
-        seen = [longer(system, f"{of}{p}") for p in _PERCENTS]
-        ratios.append((f"{system}, {called}", *(str(over(s.theirs, s.ours)) for s in seen)))
     return Report(
-        tables=[
-            means_table(
-                f"Seconds to the first token, all requests, {_RATE} requests/s",
-                "system",
-                {f"{system}, {share:.0%} long": of for (system, share), of in runs.items()},
-                {p: p for p in _PERCENTS},
-            ),
-            Table(
-                title=f"TTFT / Medha's, {_SHARES[-1]:.0%} long",
-                columns=("system", *_PERCENTS),
-                rows=ratios,
-            ),
-        ],
         evidence={
             "median": {"": longer("non-preemptive", "short p50")},
             "tail": {"": longer("non-preemptive", "short p99")},

@@ -28,12 +28,11 @@ from laar.protocol.sampling import Sampler
 from laar_lab.claims import Seen, level, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import FIRST_SEED, Scope
-from laar_lab.report import Report, means_table
+from laar_lab.report import Report
 from laar_lab.sim.fleet import Exchange, FleetSettings, Prompt, VirtualFleet, generator
 from laar_lab.sweep import grid
 from laar_lab.workloads.overload import (
     CLASSES,
-    LOAD,
     MODEL,
     PROBE_POLICY,
     QUEUES,
@@ -53,12 +52,6 @@ _ROUTES = ("slack", _SAMPLED, *list(QUEUES)[1:], *_POOLS)
 PROBE_REQUESTS = 3000
 """Enough that the end of the run, when some endpoints are already idle, hardly matters."""
 _CHARS = 4
-_SHOWN = {
-    "within": "within",
-    **{kind: kind for kind in CLASSES},
-    "shed": "shed",
-    "longest_s": "longest TTFT, s",
-}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -151,8 +144,6 @@ def serve(route: str, duration_s: float, seed: int) -> dict[str, float]:
     return {
         "within": within(load),
         **{kind: within([one for one in load if one.ask.kind == kind]) for kind in CLASSES},
-        "shed": sum(one.is_shed for one in load) / len(load),
-        "longest_s": max(one.ttft_s for one in load if one.ttft_s < math.inf),
         "left": float(unanswered + sum(flow.left for flow in fleet.flows)),
     }
 
@@ -162,13 +153,11 @@ def run_picker(scope: Scope) -> Report:
     duration_s = 20.0 if scope.quick else _MINUTE_S
     cases = {route: (route, duration_s) for route in _ROUTES}
     runs = grid(serve, cases, scope.seeds, label="medha-picker")
-    title = f"{duration_s:.0f} s at {LOAD} times capacity, {len(sites())} endpoints"
 
     def more(ours: str, theirs: str, of: str = "within") -> Seen:
         return paired(runs[ours], runs[theirs], of)
 
     return Report(
-        tables=[means_table(title, "queue", runs, _SHOWN, digits=3)],
         evidence={
             "slack": {"": more("slack", "arrival")},
             "order-alone": {"": more("slack", "arrival, kept apart")},

@@ -33,10 +33,9 @@ from laar_lab.claims import Evidence, Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.experiments.medha_runs import percentile, run, with_slack
-from laar_lab.report import Report, Table, Value
+from laar_lab.report import Report
 from laar_lab.sim.engine import EngineProfile, Work
 from laar_lab.sim.engine.prefill_time import PrefillTable
-from laar_lab.statistics import mean
 from laar_lab.sweep import grid
 from laar_lab.workloads.medha_mix import Mix, jobs
 
@@ -82,7 +81,6 @@ def outcome(contestant: str, mix: Mix, seed: int) -> dict[str, float]:
     return {
         "median": percentile(normalised, 50.0),
         "p90": percentile(normalised, 90.0),
-        "short median": percentile(seen.short_ttft_s, 50.0),
         "within": float(within.mean()),
         "short within": float(within[~seen.is_long].mean()),
         "long within": float(within[seen.is_long].mean()) if seen.is_long.any() else 1.0,
@@ -99,21 +97,7 @@ def run_policies(scope: Scope) -> Report:
     }
     runs = grid(outcome, cases, scope.seeds, label="medha-policies")
 
-    def table(title: str, what: str, digits: int = 2) -> Table:
-        rows: list[tuple[Value, ...]] = [
-            (f"{rate:g} requests/s", *(mean(runs[c, rate], what) for c in _CONTESTANTS))
-            for rate in rates
-        ]
-        return Table(title=title, columns=("load", *_CONTESTANTS), rows=rows, digits=digits)
-
     return Report(
-        tables=[
-            table("TTFT / prefill time on an idle engine, median", "median"),
-            table("TTFT / prefill time on an idle engine, p90", "p90", 1),
-            table("Share within the objective", "within", 3),
-            table("... of the short requests", "short within", 3),
-            table("... of the long ones", "long within", 3),
-        ],
         evidence=_evidence(runs, [rate for rate in rates if rate >= _HIGH]),
     )
 

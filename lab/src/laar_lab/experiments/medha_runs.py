@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from laar_lab.sim.engine import EngineProfile, build_engine, drive, load_profile
-from laar_lab.statistics import estimate
 from laar_lab.workloads.medha_mix import Mix, jobs
 
 MEDHA, SARATHI, NON_PREEMPTIVE = "medha-8b-a100", "sarathi-8b-a100", "nonpreemptive-8b-a100"
@@ -74,23 +71,3 @@ def percentile(values: Floats, percent: float) -> float:
     """Return an interpolated percentile, or NaN if there are no values."""
     known = values[~np.isnan(values)]
     return float(np.percentile(known, percent)) if len(known) else float("nan")
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """A geometric mean over seeds with its 95 % interval, as waits differ by powers of ten."""
-
-    mean: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        if self.low == self.high:
-            return f"{self.mean:.3g}"
-        return f"{self.mean:.3g} ({self.low:.3g} .. {self.high:.3g})"
-
-
-def over(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """Return the geometric mean ratio of theirs to ours, paired by seed."""
-    logs = estimate([math.log(b / a) for a, b in zip(ours, theirs, strict=True)])
-    return Ratio(math.exp(logs.mean), math.exp(logs.low), math.exp(logs.high))

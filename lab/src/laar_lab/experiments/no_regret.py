@@ -9,7 +9,6 @@ decision. `agents` and `conversations` do the same on real traffic alone.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -19,12 +18,12 @@ from laar_lab.claims import Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.report import Report, Table, Value
-from laar_lab.statistics import Estimate, log_ratios
+from laar_lab.statistics import log_ratios
 from laar_lab.suite.case import Case, Numbers
 from laar_lab.suite.real import agent_cases, conversation_cases
 from laar_lab.suite.runs import BASELINES, OURS, Results, chosen, run_all, run_screened, table_of
 from laar_lab.suite.table import cases
-from laar_lab.suite.verdict import MARGINS, Comparison, compare, geometric, regrets, within_margins
+from laar_lab.suite.verdict import MARGINS, Comparison, compare, geometric
 
 _QUICK_SHARE = 0.2
 _QUICK_BASELINES = ("least-loaded", "lmetric", "smg")
@@ -108,16 +107,9 @@ def _judged(scope: Scope, known: Sequence[Case], policies: Sequence[str], label:
     evidence["none-fails"] = {
         case: Seen([run["failed"] for run in runs[ours]]) for case, runs in results.items()
     }
-    leads = _leads(results, ours, baselines)
     if label == "no-regret" and not scope.workloads:
-        evidence |= {name: {best: seen} for name, best, _, seen in leads}
+        evidence |= _leads(results, ours, baselines)
     return Report(
-        tables=[
-            _against(compared, f"{ours} against the best baseline of each workload"),
-            _over_all(leads, ours),
-            _regrets(results, policies),
-            table_of(results, _BY_WORKLOAD),
-        ],
         evidence=evidence,
         numbers={
             case: {
@@ -150,15 +142,12 @@ def _slug(metric: str) -> str:
     return _CALLED[metric].replace(" ", "-").lower()
 
 
-_Lead = tuple[str, str, Estimate, Seen]
-"""Claim, best single baseline, mean reduction over the workloads, and ratios by seed."""
-
-
-def _leads(results: Results, ours: str, baselines: Sequence[str]) -> list[_Lead]:
-    found = []
+def _leads(results: Results, ours: str, baselines: Sequence[str]) -> dict[str, dict[str, Seen]]:
+    """Return the evidence on laar beside the best single baseline, by claim."""
+    found = {}
     for metric in _LEADS:
-        best, less = geometric(results, ours, baselines, metric)
-        found.append((f"lead-{_slug(metric)}", best, less, _by_seed(results, ours, best, metric)))
+        best, _ = geometric(results, ours, baselines, metric)
+        found[f"lead-{_slug(metric)}"] = {best: _by_seed(results, ours, best, metric)}
     return found
 
 
@@ -178,42 +167,6 @@ def _by_seed(results: Results, ours: str, best: str, metric: str) -> Seen:
 
 def _of(runs: Sequence[Numbers], metric: str) -> list[float]:
     return [run[metric] for run in runs]
-
-
-def _over_all(leads: Sequence[_Lead], ours: str) -> Table:
-    names = [_CALLED[metric] for metric in _LEADS]
-    return Table(
-        title=f"{ours} against the best single baseline: reduction, geometric mean over workloads",
-        columns=("metric", "best single baseline", "reduction"),
-        rows=[
-            (called, best, less) for (_, best, less, _), called in zip(leads, names, strict=True)
-        ],
-        digits=3,
-    )
-
-
-def _regrets(results: Results, policies: Sequence[str]) -> Table:
-    """Return how often each policy is within the margins of the best, and how far behind it is."""
-    pairs = [(case, metric) for case in results for metric in MARGINS]
-    rows: list[tuple[Value, ...]] = []
-    for policy, logs in regrets(results, policies).items():
-        worst = max(range(len(logs)), key=logs.__getitem__)
-        case, metric = pairs[worst]
-        rows.append(
-            (
-                policy,
-                f"{within_margins(logs)} of {len(pairs)}",
-                100.0 * math.expm1(sum(logs) / len(logs)),
-                100.0 * math.expm1(logs[worst]),
-                f"{case}, {_CALLED[metric]}",
-            )
-        )
-    return Table(
-        title="every policy against the best of all, by workload and metric; means, no test",
-        columns=("policy", "within the margins", "% more, geometric mean", "worst", "where"),
-        rows=rows,
-        digits=1,
-    )
 
 
 EXPERIMENTS = declared(

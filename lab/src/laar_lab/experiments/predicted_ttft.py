@@ -17,7 +17,7 @@ import numpy as np
 from laar_lab.claims import Seen, level
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.report import Report, means_table
+from laar_lab.report import Report
 from laar_lab.sim.fleet import (
     Arrival,
     Exchange,
@@ -86,24 +86,11 @@ def run_predicted(data: Path, name: str, traffic: str, seed: int) -> dict[str, f
     else:
         replay_open(fleet, day_chats(data, chats_per_s, rng, _UNTIL_S), ended)
     predicted_s, seen_s = np.array(seen).T
-    ratio = predicted_s / seen_s
-    error = np.abs(ratio - 1.0)
+    error = np.abs(predicted_s / seen_s - 1.0)
     return {
-        "requests": float(len(seen)),
-        "ttft_s": float(seen_s.mean()),
-        "ratio_p50": float(np.median(ratio)),
         "error_p50": float(np.median(error)),
         "error_p90": float(np.percentile(error, 90)),
     }
-
-
-_SHOWN = {
-    "requests": "requests",
-    "ttft_s": "mean TTFT s",
-    "ratio_p50": "median predicted / seen",
-    "error_p50": "median error",
-    "error_p90": "p90",
-}
 
 
 def run(scope: Scope) -> Report:
@@ -116,13 +103,12 @@ def run(scope: Scope) -> Report:
         for traffic in ("chats", "agents")
     }
     runs = grid(run_predicted, cases, scope.seeds, label="predicted-ttft")
-    table = means_table("predicted TTFT", ("endpoints", "traffic"), runs, _SHOWN, digits=3)
 
     def each(number: str) -> dict[str, Seen]:
         return {", ".join(case): level(rows, number) for case, rows in runs.items()}
 
     evidence = {"median": each("error_p50"), "p90": each("error_p90")}
-    return Report(tables=[table], evidence=evidence)
+    return Report(evidence=evidence)
 
 
 EXPERIMENTS = declared(__name__, {"predicted-ttft": run})

@@ -29,7 +29,7 @@ from laar.core.apart import ApartRule
 from laar_lab.claims import Evidence, Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.report import Report, means_table
+from laar_lab.report import Report
 from laar_lab.sim.engine import load_profile
 from laar_lab.sim.fleet import Arrival, Exchange, FleetSettings, Site, VirtualFleet, replay_open
 from laar_lab.sim.fleet.link import generator
@@ -59,15 +59,6 @@ _DOCUMENTS = replace(
     template_share=0.0,
     templates=1_000_000,  # no template is used; documents get numbers of their own
 )
-
-_METRICS = {"ttft_p95_s": "TTFT p95 s", "tpot_p95_s": "TPOT p95 s"}
-_SHOWN = {
-    "ttft_mean_s": "TTFT mean s",
-    **_METRICS,
-    "tpot_mean_s": "TPOT mean s",
-    "e2e_mean_s": "E2E mean s",
-    "apart": "apart",
-}
 
 
 def _named(arrivals: Iterator[Arrival], kind: str) -> Iterator[Arrival]:
@@ -130,14 +121,13 @@ def run_one(load: Load, rule: str, seconds: float, seed: int) -> dict[str, float
     apart, tokens = RULES[rule]
     settings = FleetSettings(apart=apart, apart_tokens=tokens)
     fleet = VirtualFleet(load.sites(), settings, seed=seed)
-    ttft, tpot, e2e, split = [], [], [], []
+    ttft, tpot, e2e = [], [], []
 
     def ended(arrival: Arrival, exchange: Exchange) -> None:
         if arrival.at_s < UNCOUNTED_SHARE * seconds:
             return
         ttft.append(exchange.first_s - arrival.at_s)
         e2e.append(exchange.end_s - arrival.at_s)
-        split.append(exchange.decision.prefiller is not None)
         if exchange.prompt.output_tokens > 1:
             tokens_s = exchange.end_s - exchange.first_s
             tpot.append(tokens_s / (exchange.prompt.output_tokens - 1))
@@ -145,12 +135,9 @@ def run_one(load: Load, rule: str, seconds: float, seed: int) -> dict[str, float
     arrivals = load.arrivals(generator(seed, "prefill-decode"), seconds)
     replay_open(fleet, arrivals, ended, max_in_flight=4096)
     return {
-        "ttft_mean_s": float(np.mean(ttft)),
         "ttft_p95_s": float(np.percentile(ttft, 95)),
-        "tpot_mean_s": float(np.mean(tpot)),
         "tpot_p95_s": float(np.percentile(tpot, 95)),
         "e2e_mean_s": float(np.mean(e2e)),
-        "apart": float(np.mean(split)),
     }
 
 
@@ -164,11 +151,7 @@ def run(scope: Scope) -> Report:
     cases = {(name, rule): (LOADS[name], rule, seconds) for name, rule in product(names, RULES)}
     found = grid(run_one, cases, scope.seeds, label="prefill-decode")
     results = {name: {rule: found[name, rule] for rule in RULES} for name in names}
-    tables = [
-        means_table(f"{name}; apart: share prefilled elsewhere", "rule", runs, _SHOWN, digits=3)
-        for name, runs in results.items()
-    ]
-    return Report(tables=tables, evidence=_evidence(results))
+    return Report(evidence=_evidence(results))
 
 
 def _evidence(results: _Results) -> Evidence:

@@ -25,7 +25,7 @@ import numpy as np
 from laar_lab.claims import Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.report import Report, means_table
+from laar_lab.report import Report
 from laar_lab.sim.fleet import (
     BLOCK_TOKENS,
     Arrival,
@@ -126,34 +126,19 @@ def run_one(world: World, rule: Rule, seed: int) -> dict[str, float]:
     operation = Operation(fleet, names, world.before, generator(seed, "operation"))
     operation.drains = True
     operation.scale(MOVES_S, world.after, COUNTED_S)
-    ttft, pulled, cached, prompt_tokens = [], 0, 0, 0
+    ttft = []
 
     def ended(arrival: Arrival, exchange: Exchange) -> None:
-        nonlocal pulled, cached, prompt_tokens
         is_counted = MOVES_S <= arrival.at_s < MOVES_S + COUNTED_S
         if not is_counted or arrival.kind != ("hot" if world.hot else "turn"):
             return
         ttft.append(exchange.first_s - arrival.at_s)
-        pulled += exchange.pulled_tokens
-        cached += exchange.cached_tokens
-        prompt_tokens += exchange.prompt.prompt_tokens
 
     arrivals = world.arrivals(generator(seed, "pulls"))
     replay_open(fleet, arrivals, ended, max_in_flight=4096)
     return {
-        "ttft_mean_s": float(np.mean(ttft)),
         "ttft_p95_s": float(np.percentile(ttft, 95)),
-        "pulled_share": pulled / prompt_tokens,
-        "cached_share": cached / prompt_tokens,
     }
-
-
-_SHOWN = {
-    "ttft_mean_s": "TTFT mean s",
-    "ttft_p95_s": "TTFT p95 s",
-    "pulled_share": "pulled",
-    "cached_share": "cached or pulled",
-}
 
 
 def run(scope: Scope) -> Report:
@@ -161,8 +146,6 @@ def run(scope: Scope) -> Report:
     names = ("hot prefix",) if scope.quick else tuple(WORLDS)
     cases = {(name, rule): (WORLDS[name], rule) for name, rule in product(names, RULES)}
     runs = grid(run_one, cases, scope.seeds, label="pulls")
-    title = "the requests after traffic has moved; shares of their prompts' tokens"
-    table = means_table(title, ("traffic", "rule"), runs, _SHOWN, digits=3)
 
     def beside(rule: Rule) -> dict[str, Seen]:
         return {
@@ -172,7 +155,7 @@ def run(scope: Scope) -> Report:
         }
 
     evidence = {"beside-none": beside("never"), "beside-always": beside("always")}
-    return Report(tables=[table], evidence=evidence)
+    return Report(evidence=evidence)
 
 
 EXPERIMENTS = declared(__name__, {"pulls": run})

@@ -15,15 +15,12 @@ from functools import partial
 from random import Random
 from typing import Any
 
-import numpy as np
-
 from laar.flow.settings import FlowSettings
 from laar_lab.claims import Evidence, Runs, Seen, level, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.report import Report, Table, Value
+from laar_lab.report import Report
 from laar_lab.sim.fleet import Arrival
-from laar_lab.statistics import log_ratios
 from laar_lab.suite.case import Case, Numbers, Open, run_case
 from laar_lab.suite.runs import OURS, chosen
 from laar_lab.suite.table import cases
@@ -36,14 +33,6 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 """Arguments for `run_case`, by name in the table."""
 
-_SHOWN = {
-    "ttft_mean_s": "mean TTFT",
-    "ttft_p50_s": "p50",
-    "ttft_p95_s": "p95",
-    "e2e_mean_s": "mean answer",
-    "e2e_p95_s": "p95",
-    "requests": "requests",
-}
 _QUICK_CASES = ("agents-8k", "parallel-chats")
 
 
@@ -84,24 +73,7 @@ def run(scope: Scope) -> Report:
     ways = ["none", "gate", "flow"] if scope.quick else ["none", "gate"]
     runs = {(case.name, way): (case, way, share) for case in picked for way in ways}
     found = grid(_run, runs, scope.seeds, label="session-gate")
-    rows: list[tuple[Value, ...]] = [
-        (case.name, way, *_more(found[case.name, way], found[case.name, "none"]))
-        for case in picked
-        for way in ways[1:]
-    ]
-    title = "percent more than without flow control (less is better, except for requests)"
-    table = Table(
-        title=title, columns=("workload", "way", *_SHOWN.values(), "failed"), rows=rows, digits=1
-    )
-    return Report(tables=[table], evidence=_evidence(found, [case.name for case in picked]))
-
-
-def _more(ours: Runs, theirs: Runs) -> list[Value]:
-    shares: list[Value] = []
-    for name in _SHOWN:
-        ratios = log_ratios([run[name] for run in ours], [run[name] for run in theirs])
-        shares.append(100.0 * float(np.expm1(np.mean(ratios))))
-    return [*shares, 100.0 * float(np.mean([run["failed"] for run in ours]))]
+    return Report(evidence=_evidence(found, [case.name for case in picked]))
 
 
 def _evidence(found: Mapping[tuple[str, str], Runs], names: list[str]) -> Evidence:

@@ -20,7 +20,7 @@ from laar_lab.claims import Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.experiments.prefill_decode import LOADS, RULES, UNCOUNTED_SHARE, Load
-from laar_lab.report import Report, means_table
+from laar_lab.report import Report
 from laar_lab.sim.fleet import Arrival, Exchange, FleetSettings, VirtualFleet, replay_open
 from laar_lab.sim.fleet.link import generator
 from laar_lab.sweep import grid
@@ -43,13 +43,6 @@ _LOADS = {
 
 _OURS, _PLAIN, _THRESHOLD = "objective", "none", "none, threshold 4096"
 _ARMS = {_OURS: "by cost", _PLAIN: "by cost", _THRESHOLD: "threshold 4096"}
-_SHOWN = {
-    "within": "within the objective",
-    "ttft_s": "TTFT mean s",
-    "ttft_p95_s": "TTFT p95 s",
-    "document_s": "TTFT of documents, mean s",
-    "e2e_s": "E2E mean s",
-}
 
 
 def run_one(name: str, arm: str, seconds: float, seed: int) -> dict[str, float]:
@@ -58,16 +51,13 @@ def run_one(name: str, arm: str, seconds: float, seed: int) -> dict[str, float]:
     apart, tokens = RULES[_ARMS[arm]]
     settings = FleetSettings(apart=apart, apart_tokens=tokens)
     fleet = VirtualFleet(load.sites(), settings, seed=seed)
-    ttft, documents, e2e, within = [], [], [], []
+    ttft, within = [], []
 
     def ended(arrival: Arrival, exchange: Exchange) -> None:
         if arrival.at_s < UNCOUNTED_SHARE * seconds:
             return
         ttft.append(exchange.first_s - arrival.at_s)
-        e2e.append(exchange.end_s - arrival.at_s)
-        if arrival.kind == "document":
-            documents.append(ttft[-1])
-        elif exchange.prompt.output_tokens > 1:
+        if arrival.kind != "document" and exchange.prompt.output_tokens > 1:
             tokens_s = exchange.end_s - exchange.first_s
             within.append(tokens_s <= objective_s * (exchange.prompt.output_tokens - 1))
 
@@ -81,9 +71,6 @@ def run_one(name: str, arm: str, seconds: float, seed: int) -> dict[str, float]:
     return {
         "within": float(np.mean(within)),
         "ttft_s": float(np.mean(ttft)),
-        "ttft_p95_s": float(np.percentile(ttft, 95)),
-        "document_s": float(np.mean(documents)),
-        "e2e_s": float(np.mean(e2e)),
     }
 
 
@@ -92,10 +79,9 @@ def run(scope: Scope) -> Report:
     seconds = 10.0 if scope.quick else _SECONDS
     cases = {(name, arm): (name, arm, seconds) for name, arm in product(_LOADS, _ARMS)}
     found = grid(run_one, cases, scope.seeds, label="tpot")
-    tables, evidence = [], dict[str, dict[str, Seen]]()
+    evidence = dict[str, dict[str, Seen]]()
     for name in _LOADS:
         runs = {arm: found[name, arm] for arm in _ARMS}
-        tables.append(means_table(name, "objective", runs, _SHOWN, digits=3))
         of = "conversations-" if name == "conversations" else ""
         for claim, rival, metric in (
             ("more", _PLAIN, "within"),
@@ -104,7 +90,7 @@ def run(scope: Scope) -> Report:
         ):
             seen = paired(runs[_OURS], runs[rival], metric)
             evidence.setdefault(of + claim, {})[name] = seen
-    return Report(tables=tables, evidence=evidence)
+    return Report(evidence=evidence)
 
 
 EXPERIMENTS = declared(__name__, {"tpot": run})

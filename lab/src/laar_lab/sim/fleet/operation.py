@@ -26,7 +26,6 @@ class Operation:
         rng: chooses the endpoints that crash.
 
     Attributes:
-        listed_s: endpoint seconds in total, up to the last call of `measure`.
         drains: whether endpoints that leave are listed as draining for the grace period.
 
     Raises:
@@ -42,8 +41,6 @@ class Operation:
         self._listed = list(names[:listed])
         self._spare = list(names[listed:])
         self.drains, self._draining = False, list[str]()
-        self.listed_s = 0.0
-        self._measured_at = 0.0
         fleet.discover(self._listed)
 
     def crash(self, at_s: float, down_s: float) -> None:
@@ -57,12 +54,6 @@ class Operation:
     def scale(self, at_s: float, listed: int, grace_s: float) -> None:
         """Schedule a change in the number of endpoints."""
         self._fleet.clock.later(at_s, self._scale, listed, grace_s)
-
-    def measure(self) -> None:
-        """Add the endpoint seconds since the last call."""
-        now = self._fleet.clock.now
-        self.listed_s += len(self._listed) * (now - self._measured_at)
-        self._measured_at = now
 
     def _crash(self, down_s: float) -> None:
         host = self._fleet.host(self._rng.choice(self._listed))
@@ -87,12 +78,10 @@ class Operation:
             self._leave(self._listed[-1], grace_s)
 
     def _join(self) -> None:
-        self.measure()
         self._listed.append(self._spare.pop(0))
         self._fleet.discover(self._listed, self._draining)
 
     def _leave(self, name: str, grace_s: float) -> None:
-        self.measure()
         self._listed.remove(name)
         self._draining += [name] if self.drains else []
         self._fleet.discover(self._listed, self._draining)
