@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import random
-import time
 
 import orjson
 import pytest
@@ -249,25 +248,6 @@ USELESS = {
     "400": status(b"400 Bad"),
     "415": status(b"415 Bad"),
 }
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", USELESS)
-async def test_an_endpoint_with_fast_useless_answers_does_not_attract_requests(
-    target: Attacked, judge: Judge, name: str
-) -> None:
-    """One endpoint answers immediately, two others in 50 ms. By chance it would get a third."""
-    bad, *others = target.own
-    bad.answer = USELESS[name]
-    for engine in others:
-        engine.answer = useful
-    learned_s = time.monotonic() + LEARNING_S
-    while time.monotonic() < learned_s:
-        await ask(target, 20, at_once=10)
-    target.reset_seen()
-    await ask(target, 300, at_once=10)
-    lost = sum(seen in bad.seen for seen in target.reached())
-    judge("<= 1 % of 300 after 2 s", f"{lost} of 300", lost <= 3)
 
 
 async def test_openai_errors_are_json(target: Attacked, judge: Judge) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from attacked import Attacked, Judge, chat, each_case
+from attacked import Attacked, Judge, chat
 
 from support import eventually
 
@@ -157,38 +157,3 @@ async def test_a_short_flood_is_cut_off(target: Attacked, judge: Judge, name: st
     sent = await flood(target, FLOODS[name](), 0.3)
     decided = [await target.decides() for _ in range(3)]
     judge("3 of 3 decided after it", f"{sum(decided)}, {sent} sent", all(decided))
-
-
-JSON = "content-type: application/json"
-ADMIN = {  # requests that a page in an operator's browser, or worse, may send
-    "name of another host": ("POST", "/outcomes", "evil.example", [JSON], {403}),
-    "our name as a prefix": ("POST", "/outcomes", "127.0.0.1.evil.example", [JSON], {403}),
-    "our name as user": ("GET", "/fleet", "127.0.0.1@evil.example", [], {400, 403}),
-    "page of another host": ("GET", "/fleet", "evil.example", [], {403}),
-    "no host": ("GET", "/fleet", "", [], {400, 403}),
-    "foreign origin": ("POST", "/outcomes", "", [JSON, "origin: https://evil.example"], {403}),
-    "null origin": ("POST", "/outcomes", "", [JSON, "origin: null"], {403}),
-    "cross-site": ("POST", "/outcomes", "", [JSON, "sec-fetch-site: cross-site"], {403}),
-    "same-site": ("POST", "/outcomes", "", [JSON, "sec-fetch-site: same-site"], {403}),
-    "text": ("POST", "/outcomes", "", ["content-type: text/plain"], {415}),
-    "form": ("POST", "/explain", "", ["content-type: multipart/form-data"], {415}),
-    "no type": ("POST", "/outcomes", "", [], {415}),
-    "OPTIONS": ("OPTIONS", "/outcomes", "", ["origin: https://evil.example"], {400, 403, 405}),
-    "up the folders": ("GET", "/../../etc/passwd", "", [], {400, 403, 404}),
-    "up the folders, escaped": ("GET", "/%2e%2e/%2e%2e/etc/passwd", "", [], {400, 403, 404}),
-    "TRACE": ("TRACE", "/fleet", "", [], {400, 403, 405, 415}),
-    "DELETE": ("DELETE", "/fleet", "", [], {403, 404, 405, 415}),
-}
-
-
-@each_case("name", ADMIN)
-async def test_the_admin_port_refuses_unknown_hosts(
-    target: Attacked, judge: Judge, name: str
-) -> None:
-    method, path, host, headers, statuses = ADMIN[name]
-    port = int(target.stand.admin_url(0).rpartition(":")[2])
-    host = host or ("" if name == "no host" else f"127.0.0.1:{port}")
-    lines = [f"{method} {path} HTTP/1.1", f"host: {host}", *headers, "content-length: 2"]
-    answer = await target.raw("\r\n".join(lines).encode() + b"\r\n\r\n{}", port=port)
-    holds = answer.status in statuses and b"access-control-allow-origin" not in answer.head.lower()
-    judge(" or ".join(map(str, sorted(statuses))), answer.status, holds)

@@ -8,13 +8,10 @@ from time import process_time
 
 import orjson
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from laar.context.hook import MAX_BODY_BYTES, ContextHook
 from laar.context.notes import order_note
 from laar.context.settings import ContextSettings, Reason
-from support.exploring import examples
 
 
 def doc_text(i):
@@ -153,24 +150,6 @@ class TestOrder:
         assert result.reason is Reason.REORDERED
         assert ids_in(result.body.decode().replace('\\"', '"')) == [2, 1, 4]
 
-    def test_json_tool_results_are_reordered_as_written(self):
-        def body(ids):
-            results = [{"url": f"u{i}", "content": doc_text(i)} for i in ids]
-            return chat(
-                {"role": "user", "content": "Q?"},
-                {"role": "assistant", "tool_calls": [{"id": "1"}]},
-                {"role": "tool", "content": json.dumps({"results": results}, indent=1)},
-            )
-
-        h = hook()
-        send(h, body([2, 1, 4]))
-        text = messages(send(h, body([4, 2, 1])).body)[2]["content"]
-        want = json.dumps(
-            {"results": [{"url": f"u{i}", "content": doc_text(i)} for i in (2, 1, 4)]}, indent=1
-        )
-        assert text.startswith(want)
-        assert text[len(want) :] == "\n" + order_note(["u2", "u1", "u4"], [2, 0, 1])
-
     def test_a_prompt_that_differs_before_the_documents_keeps_its_order(self):
         h = hook()
         send(h, chat({"role": "system", "content": "It is Monday."}, user([2, 1, 4])))
@@ -265,61 +244,9 @@ class TestSameBytes:
         body = chat(user([4, 1, 2]))
         same(apply(h, body), body, Reason.ERROR)
 
-    @pytest.mark.parametrize(
-        "piece",
-        ["<document>", "<document ", "</doc>", "<doc>x</doc>", "[" * 9, '{"results":[', "\n```"],
-    )
-    @pytest.mark.parametrize("raw", [False, True])
-    def test_a_megabyte_of_hostile_text_is_processed_in_time(self, piece, raw):
-        text = piece * ((1 << 20) // len(piece))
-        body = text.encode() if raw else chat({"role": "user", "content": text})
-        result = apply(hook(), body)
-        assert result.body is body
-        assert result.reason is not Reason.ERROR
-
 
 class TestSplice:
     """All bytes outside the changed strings are the client's."""
-
-    @settings(max_examples=examples(60))
-    @given(
-        st.permutations([2, 1, 4, 7]),
-        st.booleans(),
-        st.sampled_from([None, 1, "\t"]),
-        st.text(max_size=20),
-        st.sampled_from(["", ', "temperature": 0.70', ', "n":1e2, "user": "\\u00e9\\/"']),
-    )
-    def test_only_the_string_with_documents_differs(self, ids, ascii_, indent, extra, members):
-        def body(ids):
-            value = {
-                "model": "m",
-                "messages": [{"role": "system", "content": extra}, user(ids, extra)],
-                "tools": [{"x": [1.0, extra]}],
-            }
-            text = json.dumps(value, ensure_ascii=ascii_, indent=indent)
-            return (text[:-1] + members + text[-1]).encode()
-
-        h = hook()
-        send(h, body([2, 1, 4]))
-        given_ = body(ids)
-        out = send(h, given_).body
-        new = messages(out)[1]["content"]
-        old = user(ids, extra)["content"]
-        assert sorted(ids_in(new)) == sorted(ids)
-        literal = json.dumps(old, ensure_ascii=ascii_).encode()
-        assert given_.count(literal) == 1
-        if new != old:
-            assert out == given_.replace(literal, orjson.dumps(new))
-        else:
-            assert out is given_
-
-    def test_escapes_of_other_json_writers_are_read(self):
-        h = hook()
-        send(h, chat(user([2, 1, 4])))
-        go = chat(user([4, 1, 2])).replace(b"<", b"\\u003c").replace(b">", b"\\u003E")
-        result = send(h, go)
-        assert result.reason is Reason.REORDERED
-        assert ids_in(messages(result.body)[0]["content"]) == [2, 1, 4]
 
     def test_no_sampling_parameter_is_added(self):
         h = hook()

@@ -18,7 +18,6 @@ from support.requests import request_of
 
 P, Q, D, E = "10.0.0.1:80", "10.0.0.2:80", "10.0.1.1:80", "10.0.1.2:80"
 LONG = "a sentence of the document. " * 1_500
-SPLIT = ((P, "prefill"), (Q, "prefill"), (D, "decode"), (E, "decode"))
 
 
 def fleet(*endpoints, far=(), **given):
@@ -65,21 +64,6 @@ def test_requests_go_only_to_endpoints_that_llm_d_would_choose(role, serves):
     d = fleet((P, role), (D, "decode"))
     seen = {ask(d, f"{n} hello", session=str(n)).address for n in range(30)}
     assert seen == ({P, D} if serves else {D})
-
-
-def test_a_long_prompt_is_prefilled_elsewhere_if_it_would_delay_answers():
-    d = fleet(*SPLIT)
-    busy(d, D, E)
-    decision = ask(d)
-    assert decision.address in (D, E)
-    assert read_by(decision) in (P, Q)
-
-
-def test_decoders_prefill_prompts_themselves_when_prefillers_are_full():
-    d = fleet((P, "prefill"), (D, "decode"), (E, "decode"))
-    busy(d, D, E, count=2)
-    places = [read_by(ask(d, f"{n}. {LONG}")) for n in range(30)]
-    assert 3 <= places.count(P) < 30
 
 
 @pytest.mark.parametrize(

@@ -77,27 +77,6 @@ def test_the_body_is_rewritten_only_if_the_endpoint_lacks_the_name():
     assert d.decide(request("auto"), 0.0).rewrite == "m1"
 
 
-def test_an_alias_stands_for_the_models_listed():
-    d = director(*FLEET, aliases={"small": ("m2", "m3")})
-    assert {d.decide(request("small"), 0.0).model for _ in range(20)} == {"m2", "m3"}
-
-
-@pytest.mark.parametrize(
-    ("subset", "reached"),
-    [
-        ({"10.0.0.2:80"}, {"10.0.0.2:80"}),
-        ({"10.0.0.2"}, {"10.0.0.2:80"}),
-        ({"[::1]:80"}, {"[::1]:80"}),
-        ({"::1"}, {"[::1]:80"}),
-        ({"[::1]", "10.0.0.1"}, {"[::1]:80", "10.0.0.1:80"}),
-    ],
-)
-def test_a_subset_hint_is_honoured_with_and_without_ports(subset, reached):
-    d = director(*FLEET)
-    hint = frozenset(subset)
-    assert {d.decide(request(subset=hint), 0.0).address for _ in range(30)} == reached
-
-
 @pytest.mark.parametrize("subset", [set(), {"10.0.0.2:81"}, {"9.9.9.9"}])
 def test_a_subset_without_a_known_endpoint_gets_a_503(subset):
     with pytest.raises(RequestError) as refused:
@@ -312,12 +291,6 @@ def test_a_prompt_returns_to_its_cached_prefix_unless_its_request_failed():
     assert retried.uncached_tokens == retried.tokens
 
 
-def test_prompts_with_different_salts_share_nothing():
-    d = director(("a:1", "m"), prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 20))
-    d.settle(d.decide(request(salt="one"), 0.0), OK)
-    assert d.decide(request(salt="two"), 0.0).uncached_tokens > 0
-
-
 def test_an_opaque_request_goes_to_any_endpoint_and_is_counted():
     d = director(*FLEET)
     opaque = Request(id="r", api=Api.OPAQUE)
@@ -406,18 +379,6 @@ def test_the_clients_priority_is_kept_without_an_objective():
     d.table.replace("t", [EndpointSpec(address="a:1", models=("m",), priority_field=True)])
     assert d.decide(request(), 0.0).engine_priority is None
     assert d.decide(request(objective="urgent", priority=3), 0.0).engine_priority == -3
-
-
-def test_a_decision_is_immutable_and_its_flight_has_the_later_state():
-    d = director(*FLEET)
-    decision = d.decide(request("shared"), 0.0)
-    [other] = decision.fallbacks
-    with pytest.raises(AttributeError):
-        decision.address = other
-    d.served_by(decision, other, 0.0)
-    assert (decision.flight.address, decision.flight.served) == (other, True)
-    assert decision.flight.model != decision.model
-    assert decision.flight.tried == (decision.flight.model,)
 
 
 def test_a_prompt_is_believed_cached_where_envoy_sent_it_even_if_that_endpoint_is_new():

@@ -39,14 +39,6 @@ def test_prompts_designed_to_grow_the_index_stay_within_its_limit():
     assert not d.degraded
 
 
-def test_prompts_with_a_common_beginning_share_only_that():
-    d = director()
-    beginning = "a" * 4096
-    finish(d, d.decide(request(beginning + "b" * 4096), 0.0))
-    view = d.choose(request(beginning + "c" * 4096), 0.0).view
-    assert view.cached_tokens.max() == pytest.approx(1024)
-
-
 @pytest.mark.parametrize("cached", [-(10**9), 0, 10**9])
 @pytest.mark.parametrize("prompt", [0, 1, 10**9])
 def test_false_cache_reports_change_beliefs_only_within_the_prompt(cached, prompt):

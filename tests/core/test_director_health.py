@@ -378,17 +378,6 @@ def answer(d, address, found, now, model="", tokens=None):
     d.settle(decision, Completion(status=200, cause="complete", latency_s=0.1))
 
 
-@pytest.mark.parametrize("kind", sorted(USELESS - DULL - {Kind.MODEL}))
-def test_useless_answers_count_if_other_models_answer_usefully(kind):
-    d = fleet(A, B)
-    for n in range(12):
-        answer(d, A, kind, 1.0 + n)
-        answer(d, B, GOOD, 1.0 + n)
-    assert d.health.records.endpoints[d.table.slot(A)].failures[kind] >= 1
-    assert d.health.records.endpoints[d.table.slot(A)].breaker.is_out
-    assert not d.health.records.endpoints[d.table.slot(B)].failures
-
-
 def test_an_endpoint_whose_answers_name_another_model_is_excluded():
     d = fleet(A, B, C)
     for n in range(12):

@@ -74,25 +74,6 @@ def hot(*specs, **given):
     return director
 
 
-def test_a_prompt_is_pulled_from_a_busy_endpoint_instead_of_computed():
-    d = hot(endpoint(A), endpoint(B))
-    decision = d.decide(request(), 1.0)
-    assert pulled(decision) == (B, A)
-    assert decision.pull.tokens > 0.95 * decision.tokens
-    assert decision.uncached_tokens < 0.05 * decision.tokens
-    assert 0.1 < decision.pull.seconds < 0.2
-    terms, at = decision.view.terms, decision.position
-    assert terms.transfer_s[at] == decision.pull.seconds
-    parts = terms.rtt_s + terms.base_s + terms.prefill_s + terms.queue_s + terms.transfer_s
-    assert parts == pytest.approx(terms.latency_s)
-    assert A in decision.fallbacks  # its sidecar does not pull from itself
-    finish(d, decision, 0.2)
-    shares = d.prefixes.match(d.prefixes.chain(request()))[0]
-    assert shares[[d.table.slot(A), d.table.slot(B)]].min() > 0.9
-    assert not d.table.in_flight.any()
-    assert not d.table.queued_uncached_tokens.any()
-
-
 def test_a_prompt_is_pulled_only_once_the_source_has_computed_it():
     d = fleet(endpoint(A), endpoint(B))
     first = d.decide(request(), 1.0)
@@ -117,17 +98,6 @@ def test_a_prompt_does_not_rely_on_a_pull_in_progress():
     third = d.decide(request(f"{LONG}3"), 2.0)
     assert third.address in (first.address, second.address)
     assert third.pull is None
-
-
-@pytest.mark.parametrize("tokens", [50, 200, 500, 1000, 10_000])
-def test_what_is_computed_sooner_is_computed(tokens):
-    text = LONG[: 4 * tokens]
-    d = fleet(endpoint(A), endpoint(B))
-    hold(d, A, text)
-    busy(d, A)
-    decision = d.decide(request(text), 1.0)
-    assert decision.address == B
-    assert bool(decision.pull) == (tokens >= 500)
 
 
 @pytest.mark.parametrize(

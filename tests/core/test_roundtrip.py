@@ -35,23 +35,9 @@ def after(samples_s: list[float], start_s: float = math.nan) -> float:
     return start_s
 
 
-@pytest.mark.parametrize("sample_s", [math.nan, math.inf, -math.inf, 0.0, -0.1])
-def test_an_invalid_round_trip_changes_nothing(sample_s: float) -> None:
-    assert smooth_rtt(0.1, sample_s) == 0.1
-    assert math.isnan(smooth_rtt(math.nan, sample_s))
-
-
-def test_one_spike_of_545_ms_moves_a_mean_of_37_ms_by_less_than_25() -> None:
-    assert smooth_rtt(0.037, 0.545) - 0.037 < 0.025
-
-
 def test_a_lasting_change_in_either_direction_is_learned_in_ten_probes() -> None:
     assert after([0.456] * 10, 0.037) > 0.9 * 0.456
     assert after([0.037] * 10, 0.456) < 0.037 * 1.4
-
-
-def test_a_mean_under_a_millisecond_still_learns() -> None:
-    assert after([0.010] * 20, 0.0002) == pytest.approx(0.010, rel=0.01)
 
 
 def test_jitter_does_not_move_the_mean() -> None:

@@ -70,28 +70,6 @@ async def cluster(serve: Any, start: Any, sink: Any) -> Any:
     server.disconnect()
 
 
-async def test_a_pod_is_followed_through_its_life(cluster: Any, sink: Any, until: Any) -> None:
-    await cluster.put("pods", pod("a", "10.0.0.1"))
-    await cluster.put("pods", pod("other", "10.9.9.9", labels={"app": "web"}))
-    cluster.follow(VLLM)
-    await until(lambda: sink.addresses == ["10.0.0.1:8000"])
-    await cluster.put("pods", pod("b", "", ready=False))
-    await cluster.put("pods", pod("b", "10.0.0.2", ready=False))
-    await cluster.put("pods", pod("b", "10.0.0.2"))
-    await until(lambda: sink.addresses == ["10.0.0.1:8000", "10.0.0.2:8000"])
-    await cluster.put("pods", pod("a", "10.0.0.1", deletionTimestamp="2026-01-02T00:00:00Z"))
-    await until(lambda: sink.addresses == ["10.0.0.2:8000"])
-    await cluster.delete("pods", "a")
-    await cluster.put("pods", pod("b", "10.0.0.2", ready=False))
-    await until(lambda: sink.addresses == [])
-    await cluster.put("pods", pod("b", "10.0.0.2"))
-    await until(lambda: sink.addresses == ["10.0.0.2:8000"])
-    await cluster.put("pods", pod("b", "10.0.0.2", labels={"app": "web"}))
-    await until(lambda: sink.addresses == [])
-    assert sink.past_problems == []
-    assert cluster.lists == 1
-
-
 async def test_watches_that_end_at_once_are_reported_and_replaced_by_lists(
     cluster: Any, sink: Any, until: Any
 ) -> None:

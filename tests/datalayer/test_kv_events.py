@@ -231,17 +231,6 @@ def test_an_event_of_too_many_blocks_is_an_error(kind: str) -> None:
         decoded(batch([kind, [*hashes, 7]]))
 
 
-@settings(max_examples=examples(200))
-@given(st.one_of(st.binary(max_size=80), st.recursive(
-    st.none() | st.integers(0, 9) | st.text(max_size=5) | st.binary(max_size=5),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=12,
-).map(lambda value: msgspec.msgpack.encode([0, value]))))  # fmt: skip
-def test_arbitrary_bytes_raise_only_value_errors(payload: bytes) -> None:
-    with contextlib.suppress(ValueError):
-        decoded(payload)
-
-
 class Engine:
     """A publisher on loopback, like vLLM's."""
 

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from statistics import median
 
-import aiohttp
 import orjson
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 from laar_command import MODELS
 
-from laar.accuracy.artifact import CONTEXT_TOKENS, parse_artifact
+from laar.accuracy.artifact import parse_artifact
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
-from laar.accuracy.fitting.records import read_records
 from laar.client.until import Message
 from laar.errors import SettingError
 from laar.measuring.checks import decide
@@ -81,52 +73,6 @@ async def test_a_slow_engine_is_measured_as_slow_and_a_wrong_one_as_wrong(
         by_task = {cell.task: cell.correct / cell.outcomes for cell in model.cells}
         assert by_task["kv-lookup"] > 0.5
         assert any(share == 0 for task, share in by_task.items() if task != "kv-lookup")
-
-
-@asynccontextmanager
-async def jittery(url: str, mean_s: float) -> AsyncIterator[str]:
-    """Run a proxy that delays each request to an endpoint by a random time; yield its URL."""
-    rng = random.Random(3)
-
-    async def forward(request: web.Request) -> web.StreamResponse:
-        body = await request.read()
-        await asyncio.sleep(rng.expovariate(1 / mean_s))
-        async with session.request(request.method, url + request.path, data=body) as answer:
-            reply = web.StreamResponse(status=answer.status)
-            reply.content_type = answer.content_type
-            await reply.prepare(request)
-            async for chunk in answer.content.iter_any():
-                await reply.write(chunk)
-            return reply
-
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", forward)
-    async with aiohttp.ClientSession() as session, TestServer(app) as server:
-        yield str(server.make_url("")).rstrip("/")
-
-
-@pytest.mark.slow
-async def test_first_tokens_are_predicted_in_spite_of_jitter(
-    sim_endpoints: Endpoints, tmp_path: Path
-) -> None:
-    urls = await sim_endpoints(time_scale=0.3)
-    async with jittery(urls[0], 0.005) as url:
-        ran = await run_in_thread(
-            *("calibrate", url, "-o", tmp_path / "c.json", "--outcomes", tmp_path / "o.jsonl"),
-            *("--seconds", 20, "--max-tokens", 4),
-        )
-    assert ran.status == 0, ran.text
-    (model,) = parse_artifact((tmp_path / "c.json").read_bytes(), source="c.json").models.values()
-    assert model.speed is not None
-    ratios: dict[int, list[float]] = {}
-    for outcome in read_records([tmp_path / "o.jsonl"]).outcomes:
-        tokens, ttft_s = outcome.prompt_tokens or 0, outcome.ttft_s or 0.0
-        work = tokens * (1.0 + model.speed.bend * 0.5 * tokens / CONTEXT_TOKENS)
-        predicted_s = model.speed.start_s + model.speed.seconds_per_token * work
-        if 256 <= tokens < 8192:
-            ratios.setdefault(tokens.bit_length(), []).append(predicted_s / ttft_s)
-    assert len(ratios) == 5, ran.text
-    assert all(0.8 <= median(each) <= 1.25 for each in ratios.values()), ratios
 
 
 def test_an_unreachable_engine_is_an_error_that_suggests_a_fix(tmp_path: Path) -> None:

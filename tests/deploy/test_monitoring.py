@@ -279,27 +279,6 @@ def generator() -> Any:
     return module
 
 
-def test_prometheus_accepts_the_query_of_every_panel(tmp_path: Path) -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("no promtool here (Debian: prometheus)")
-    queries = [
-        target["expr"].replace("$__rate_interval", "1m").replace("$job", ".+")
-        for panel in generator().panels()
-        for target in panel.get("targets", ())
-    ]
-    rules = [{"record": f"panel:{n}", "expr": query} for n, query in enumerate(queries)]
-    (tmp_path / "panels.yaml").write_text(
-        yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]})
-    )
-    done = subprocess.run(
-        [promtool, "check", "rules", tmp_path / "panels.yaml"],
-        capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{len(queries)} rules found" in done.stdout
-
-
 @pytest.mark.parametrize(
     ("folder", "kind", "listed"),
     [

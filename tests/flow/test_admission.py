@@ -16,8 +16,6 @@ from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.flow.admission import Admission
 from laar.flow.settings import FlowSettings
-from laar.flow.slack import Line
-from laar.flow.waiting import Lane
 from support.directors import director_of
 from support.exploring import examples
 
@@ -92,16 +90,6 @@ def test_changed_limits_apply_immediately_and_evict_no_waiting_request():
     assert gate.queue.waiting == 1
 
 
-def test_no_request_overtakes_those_waiting_for_the_same_endpoints():
-    director = fleet(("a",))
-    gate = admission(director)
-    running = gate.ask(request(1), 0.0)
-    gate.ask(request(2), 0.0)
-    end(gate, director, running)
-    gate.ask(request(3), 0.1)
-    assert sent(gate.dispatch(0.1)) == ["2"]
-
-
 def test_a_full_model_does_not_hold_up_a_free_one():
     director = fleet(())
     specs = [EndpointSpec(address=x, models=(x,)) for x in "ab"]
@@ -139,72 +127,6 @@ def test_none_of_a_models_names_starves_another(first):
         running.append(outcome.verdict)
         turns.append(outcome.verdict.request.model)
     assert turns.count("m") == turns.count("any") == 6
-
-
-@pytest.mark.parametrize("names", ["x", "xy", "xyz"])
-def test_a_tenant_gets_no_more_turns_by_using_more_sets_of_endpoints(names):
-    """The endpoints of y and z are full, so all requests compete for one that serves x, y and z."""
-    director = fleet(())
-    specs = [EndpointSpec(address="shared", models=tuple("xyz"))]
-    specs += [EndpointSpec(address=f"of {name}", models=(name,)) for name in "yz"]
-    director.table.replace("t", specs)
-    gate = admission(director)
-    running = {}
-    for number, name in enumerate("xyz"):
-        decision = gate.ask(request(f"full {number}", model=name), 0.0)
-        running[decision.address] = decision
-    assert len(running) == 3
-    for number in range(60):
-        gate.ask(request(f"many {number}", model=names[number % len(names)], tenant="many"), 0.0)
-        gate.ask(request(f"one {number}", model="x", tenant="one"), 0.0)
-    gone = []
-    decision = running["shared"]
-    for _ in range(30):
-        end(gate, director, decision)
-        (outcome,) = gate.dispatch(0.1)
-        decision = outcome.verdict
-        gone.append((decision.request.tenant, decision.request.model))
-    assert sum(tenant == "one" for tenant, _ in gone) == 15
-    for name in names:  # the models of the second tenant take turns
-        assert abs(gone.count(("many", name)) - 15 / len(names)) <= 1
-
-
-def test_a_tenant_is_charged_only_in_lanes_where_its_requests_compete():
-    director = fleet(())
-    specs = [EndpointSpec(address=f"of {name}", models=(name, "both")) for name in "xy"]
-    director.table.replace("t", specs)
-    gate = admission(director)
-    running = {name: gate.ask(request(f"full {name}", model=name), 0.0) for name in "xy"}
-    for number in range(20):
-        gate.ask(request(f"any {number}", model="both", tenant="c"), 0.0)
-    for number in range(20):
-        gate.ask(request(f"y {number}", model="y", tenant="bc"[number % 2]), 0.0)
-
-    def next_at(name):
-        end(gate, director, running[name])
-        (outcome,) = gate.dispatch(0.1)
-        running[name] = outcome.verdict
-        return outcome.verdict.request
-
-    assert [next_at("x").model for _ in range(10)] == ["both"] * 10
-    assert sum(next_at("y").tenant == "c" for _ in range(10)) in (5, 6)
-
-
-def test_a_new_tenant_is_not_charged_for_tokens_of_another_tenant():
-    lane = Lane(by_slack=True)
-    for tenant in "ab":
-        for number in range(9):
-            lane.add(f"{tenant}{number}", tenant, Line(10.0, 1.0), is_long=False)
-    for _ in range(5):
-        lane.charge("a", 1000)
-    for number in range(9):
-        lane.add(f"c{number}", "c", Line(10.0, 1.0), is_long=False)
-    turns = []
-    for now in range(6):
-        _, key = lane.turn(float(now), long_may_go=True)
-        turns.append(key[0])
-        lane.remove(key, key[0], is_long=False, served_tokens=1000)
-    assert turns.count("b") == turns.count("c") == 3
 
 
 def test_a_long_prompt_that_fits_only_one_endpoint_does_not_delay_short_ones():

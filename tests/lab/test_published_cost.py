@@ -1,7 +1,5 @@
 """The published cost compared with the formulas of both papers, and with brute force."""
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -60,32 +58,6 @@ def test_with_q_and_c_equal_to_one_the_cost_is_the_gorgo_papers(arrays):
     cost = terms(weights, rtt, one, uncached, queued, one, 0 * one).cost_s
     score = gorgo_score(rtt * 1000.0, uncached, queued, 0.276, 0.5)
     assert np.allclose(cost, score)
-
-
-def test_a_tried_model_loses_to_any_untried_one_until_only_it_is_left():
-    two = np.array([0.0, 1.0])
-    one = np.ones(2)
-    t = terms(PublishedWeights(), 0 * one, np.array([1e-3, 1e-5]), 1000 * one, 0 * one, one, two)
-    assert t.cost_s[0] == pytest.approx(t.cost_s[1])
-    assert math.isfinite(terms(PublishedWeights(), one, one, one, one, one, 10 * one).cost_s[0])
-
-
-def test_the_share_of_failed_attempts_raises_the_cost():
-    """Compare with the formula, computed by hand."""
-    ones = np.ones(2)
-    terms = expected_time(
-        PublishedWeights(k_rtt=1.0, k_queue=0.0, k_delay=0.0, in_flight_tokens=0.0),
-        rtt_s=0.1 * ones,
-        base_s=0.5 * ones,
-        seconds_per_token=0.001 * ones,
-        uncached_tokens=400 * ones,
-        queued_tokens=0 * ones,
-        in_flight=0 * ones,
-        probability=0.5 * ones,
-        times_tried=0 * ones,
-        answers=np.array([0.5, 1.0]),
-    )
-    assert terms.cost_s.tolist() == pytest.approx([1.0 / 0.25, 1.0 / 0.5])
 
 
 def test_the_policy_laar_paper_uses_a_static_q_without_decoding_or_caches() -> None:

@@ -35,18 +35,6 @@ def stored(directory: Path, *values: float) -> Stored:
     return store(directory, its, its.run(scope), scope, "abcdef0")
 
 
-def test_a_run_whose_first_seed_is_reproduced_is_up_to_date(tmp_path: Path) -> None:
-    run = check(experiment(1.0, 5.0, 5.0), stored(tmp_path, 1.0, 2.0, 3.0), None, "1234567")
-    assert run.checked is not None
-    assert (run.checked.numbers, run.checked.differ, run.checked.worst) == (1, 0, "")
-
-
-def test_a_run_whose_first_seed_differs_is_stale(tmp_path: Path) -> None:
-    run = check(experiment(1.5), stored(tmp_path, 1.0, 2.0, 3.0), None, "1234567")
-    assert run.checked is not None
-    assert (run.checked.differ, run.checked.worst) == (1, "c: 1, now 1.5")
-
-
 def test_a_number_that_is_missing_or_new_differs() -> None:
     before = first_numbers({"c": {"": Seen([1.0], [2.0]), "part": Seen([math.nan])}})
     assert not differing(before, before)

@@ -97,28 +97,6 @@ def served(beliefs: PrefixBeliefs, text: str, slot: int = 0) -> None:
     beliefs.settle(receipt, None)
 
 
-def test_evicted_blocks_are_no_longer_believed_cached() -> None:
-    beliefs = beliefs_of(2)
-    engine, text = Engine(beliefs, 0), text_of(1, 640)
-    served(beliefs, text)
-    engine.run(text)
-    known(beliefs, text)
-    assert share(beliefs, text) > 0.95
-    engine.let_go(list(engine.names(text))[20:])
-    assert abs(share(beliefs, text) - 0.5) < 0.03
-    engine.let_go(list(engine.names(text)))
-    assert share(beliefs, text) == 0.0
-
-
-def test_prompts_that_bypassed_the_picker_are_believed_cached() -> None:
-    beliefs = beliefs_of(2)
-    text = text_of(1, 640)
-    known(beliefs, text)
-    Engine(beliefs, 1).run(text)
-    assert share(beliefs, text, 1) > 0.95
-    assert share(beliefs, text, 0) == 0.0
-
-
 def test_a_request_in_flight_counts_before_its_events_arrive() -> None:
     beliefs = beliefs_of(1)
     text = text_of(1, 640)
@@ -157,16 +135,6 @@ def test_after_lost_events_only_seen_blocks_are_evidence() -> None:
     engine.run(new)
     assert share(beliefs, old) > 0.95
     assert share(beliefs, new) > 0.95
-
-
-def test_different_salts_and_models_share_nothing() -> None:
-    beliefs = beliefs_of(2)
-    text = text_of(1, 640)
-    known(beliefs, text, salt="a")
-    Engine(beliefs, 0).run(text, salt="a")
-    assert share(beliefs, text, salt="a") > 0.95
-    assert share(beliefs, text, salt="b") == 0.0
-    assert share(beliefs, text) == 0.0
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -111,12 +111,6 @@ async def burst(http, envoy, *models, **fields):
     return Counter(status for status, _ in answers)
 
 
-def state(runner, engine):
-    """Return the health of an engine's endpoint."""
-    picker = runner.picker
-    return picker.health.state(picker.table.slot(engine.address), picker.clock())
-
-
 REFUSALS = [*(("lora", status) for status in (400, 401, 404, 503, "event")), ("other", 400)]
 
 
@@ -166,33 +160,3 @@ async def _goes_elsewhere(runner, ask_for, engines, names, refused, status):
 
     await eventually(is_back, what=f"requests for it again after {status}")
     assert source not in problems
-
-
-@pytest.mark.parametrize("status", [503, "event"])
-async def test_an_adapter_that_fails_everywhere_leaves_the_base_model_in_use(gateway, http, status):
-    engines = [await gateway.enter(Engine("m", adapters=("lora",))) for _ in range(3)]
-    for engine in engines:
-        engine.refused["lora"] = status
-    await fleet_of(gateway, *engines, routing={"policy": "least-loaded"})
-    envoy = await gateway.envoy()
-    for _ in range(20):
-        await burst(http, envoy, *["lora"] * 4)
-        assert await burst(http, envoy, "m") == {200: 1}
-
-
-@pytest.mark.parametrize("status", [404, 503, "event"])
-async def test_an_engine_that_fails_for_adapters_and_base_model_is_excluded(gateway, http, status):
-    adapters = [f"lora-{number}" for number in range(8)]
-    bad, *good = [await gateway.enter(Engine("m", adapters=adapters)) for _ in range(3)]
-    runner = await fleet_of(gateway, bad, *good, routing={"policy": "least-loaded"})
-    envoy = await gateway.envoy()
-    assert await burst(http, envoy, *adapters * 2) == {200: 16}
-    bad.refused = dict.fromkeys(["m", *adapters], status)
-
-    async def is_out():
-        await burst(http, envoy, *adapters)
-        return state(runner, bad) == "failing"
-
-    await eventually(is_out, what="the endpoint to be out")
-    assert sum(bad.asked[name] for name in adapters) <= 30
-    assert await burst(http, envoy, *adapters) == {200: 8}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import tracemalloc
-from types import SimpleNamespace
 
 import orjson
 import pytest
@@ -16,7 +14,7 @@ from laar.protocol.headers import Head
 from laar.protocol.sessions import UNNAMED
 from laar.server.picker import Picker
 from laar.settings import Settings
-from support import Answer, eventually, metric
+from support import Answer, metric
 from support.clients import post
 
 pytestmark = pytest.mark.envoy
@@ -203,45 +201,6 @@ async def test_the_same_bytes_arrive_in_modes_off_and_observe(place, shape, rout
     assert all("x-laar-context" not in r.headers for r in there.upstream.asked)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_a_restarted_picker_repeats_the_orders_of_running_conversations(
-    place, shape, tmp_path
-):
-    sections = {"share": {"snapshot_file": str(tmp_path / "snapshot")}}
-    there = await place(shape, ON, **sections)
-    for ids in ([2, 1, 4], [1, 9, 4, 2]):
-        asked = {"role": "user", "content": text(ids)}
-        body = orjson.dumps({"model": "m", "messages": [asked]})
-        (sent,) = orjson.loads(await there.send(body))["messages"]
-    assert sent != asked
-    listen = there.gateway.document["listen"]
-    restarted = await there.gateway.picker(context={"routes": [ON]}, listen=listen, **sections)
-    assert b"Document number" not in (tmp_path / "snapshot").read_bytes()
-    turn = [{"role": "assistant", "content": "It is."}, {"role": "user", "content": "And then?"}]
-    body = orjson.dumps({"model": "m", "messages": [asked, *turn]})
-
-    async def is_repeated():
-        """Envoy connects to the new picker."""
-        return orjson.loads(await there.send(body))["messages"] == [sent, *turn]
-
-    await eventually(is_repeated, what="the order of the first turn")
-    assert reasons(restarted, "reordered") == 1
-
-
-async def test_observe_mode_reports_the_potential_gain(place):
-    there = await place("standalone", {**ON, "mode": "observe"})
-    for ids in ([2, 1, 4], [4, 1, 2], [1, 2, 4], [2, 4, 1]):
-        await there.send(raw(text(ids)))
-    status, shown = await there.shown()
-    assert status == 200
-    (route,) = shown["routes"]
-    expected = route["expected"]
-    assert (expected["eligible"], route["guard"]["state"]) == (4, "disabled")
-    # Reordered, three requests would find all three documents cached; as received, one finds one.
-    assert expected["hit_share"] == pytest.approx(9 / 12, abs=0.01)
-    assert expected["hit_share_as_received"] == pytest.approx(1 / 12, abs=0.01)
-
-
 def usage(cached):
     details = {"prompt_tokens": 100, "prompt_tokens_details": {"cached_tokens": cached}}
     return Answer(body=orjson.dumps({"usage": details}))
@@ -343,37 +302,3 @@ def test_an_order_is_learned_after_sending_and_before_the_next_body():
     made.refused()
     due[2]()
     assert hook.stats()["index_orders"] == 1
-
-
-def test_decisions_that_wait_for_an_outcome_keep_no_documents(monkeypatch):
-    """The picker keeps the last 20,000 decisions, whether their outcomes are reported or not."""
-    hook = {"capacity_docs": 1}
-    monkeypatch.setattr("laar.context.memo.MAX_ENTRIES", 1)
-    monkeypatch.setattr("laar.context.sequences.MAX_DOCUMENTS", 1)
-    routes = {"context": {"routes": [{**ON, **hook}]}, "endpoints_file": "e.yaml"}
-    settings = Settings.model_validate(routes)
-    hooks = Picker(settings, seed=1, clock=lambda: 0.0).context
-    names = ("method", "id", "tenant", "trace_parent", "trace_state")
-    plain = dict.fromkeys(names, "")
-    head = Head(path=PATHS["chat"], upgrade=False, signed=False, control=(), named=UNNAMED, **plain)
-    taken = []
-    tracemalloc.start()
-    try:
-        for number in range(60):
-            body = raw(text(range(100 * number, 100 * number + 100)))
-            made = hooks.apply(
-                body,
-                api=Api.CHAT,
-                model="m",
-                head=head,
-                may_change=True,
-                shows_answer=True,
-                now=float(number),
-            )
-            decided = SimpleNamespace(id=f"d{number}", model="m")
-            made.accepted("a:1", float(number), decision=decided)
-            del made
-            taken.append(tracemalloc.get_traced_memory()[0])
-    finally:
-        tracemalloc.stop()
-    assert taken[-1] - taken[19] < 40 * 2000

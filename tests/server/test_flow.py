@@ -87,39 +87,6 @@ class Busy:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_waiting_requests_are_ordered_by_slack_and_not_by_arrival(gateway, http, shape):
-    async with Busy(gateway, http, shape) as busy:
-        patient = await busy.hold("patient", **{"x-slo-ttft-ms": "30000"})
-        urgent = await busy.hold("urgent", **{"x-slo-ttft-ms": "2000"})
-        assert metric(busy.runner, "laar_flow_held_bytes") > 0
-        busy.done.set()
-        answers = await asyncio.gather(busy.first, patient, urgent)
-        assert [a.status for a in answers] == [200] * 3
-        assert asked(busy.upstream) == ["first", "urgent", "patient"]
-        # The wait does not count as overhead of the picker.
-        assert int(answers[1].headers["x-laar-overhead-us"]) < 1_000_000
-        assert metric(busy.runner, "laar_flow_queue_seconds_count") == 2
-        await nothing_left(busy.runner)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_a_full_queue_gives_a_429_and_an_expired_wait_a_503(gateway, http, shape):
-    async with Busy(gateway, http, shape, max_waiting=1, min_hold_s=3, patience=0) as busy:
-        held = await busy.hold("held")
-        full = await busy.ask("full")
-        assert (full.status, full.headers["x-laar-reason"]) == (429, "rejected-saturated")
-        late = await held
-        assert (late.status, late.headers["x-laar-reason"]) == (503, "rejected-ttl-expired")
-        for answer in (full, late):
-            assert int(answer.headers["retry-after"]) >= 1
-            assert orjson.loads(answer.body)["error"]["message"]
-        busy.done.set()
-        assert (await busy.first).status == 200
-        await nothing_left(busy.runner)
-        assert asked(busy.upstream) == ["first"]
-
-
-@pytest.mark.parametrize("shape", SHAPES)
 async def test_a_client_that_disconnects_while_waiting_is_forgotten(gateway, http, shape):
     async with Busy(gateway, http, shape) as busy:
         held = await busy.hold("leaves")
@@ -131,35 +98,6 @@ async def test_a_client_that_disconnects_while_waiting_is_forgotten(gateway, htt
         await busy.first
         await nothing_left(busy.runner)
         assert asked(busy.upstream) == ["first"]
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_a_shutdown_sends_waiting_requests(gateway, http, shape):
-    async with Busy(gateway, http, shape) as busy:
-        held = await busy.hold("held")
-        stopping = asyncio.create_task(gateway.stop_picker())
-        await eventually(
-            lambda: asked(busy.upstream) == ["first", "held"], what="the held request to be sent"
-        )
-        busy.done.set()
-        assert (await held).status == 200
-        assert (await busy.first).status == 200
-        await stopping
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_requests_wait_for_the_first_endpoint(gateway, http, shape):
-    upstream = await gateway.upstream()
-    gateway.members()
-    runner = await gateway.picker(flow={"enabled": True})
-    envoy = await gateway.envoy(shape)
-    held = [asyncio.create_task(post(http, envoy, chat(f"{i}"))) for i in range(5)]
-    await eventually(waiting(runner, 5), what="five to wait")
-    gateway.members((upstream.address, "m"))
-    answers = await asyncio.gather(*held)
-    assert [a.status for a in answers] == [200] * 5
-    assert {a.headers["x-laar-endpoint"] for a in answers} == {upstream.address}
-    await nothing_left(runner)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

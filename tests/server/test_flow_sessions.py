@@ -11,7 +11,6 @@ import pytest
 
 from laar.server.admin.explain import explain, read_request
 from support import Answer, eventually, metric
-from support.stores import SERVERS, StoreProcess, binary_of
 
 pytestmark = pytest.mark.envoy
 
@@ -96,47 +95,6 @@ async def test_a_session_without_room_is_held_and_then_admitted(gateway, http, s
         assert await two == 200
         assert metric(full.runner, WAITING) == 0
         assert not full.runner.picker.admission.queue.sheds
-
-
-@pytest.mark.parametrize("server", SERVERS)
-async def test_a_turn_waits_for_a_session_that_another_picker_serves(
-    gateway, http, tmp_path, server, request
-):
-    """Two pickers, with an Envoy in front of each, share a store and an endpoint's cache."""
-    store = StoreProcess(binary_of(server), tmp_path)
-    await store.start()
-    request.addfinalizer(store.stop)
-    share = {"url": store.url}
-
-    async def start(full):
-        (tmp_path / "other").mkdir()
-        full.other = type(gateway)(tmp_path / "other", full.stack)
-        full.other.members((full.upstream.address, "m"))
-        table = (await full.other.picker(share=share)).picker.table
-        await eventually(lambda: table.cache_tokens() == 10_240, what="the size of the cache")
-
-    async with Full(gateway, http, "standalone", share=share, beside=start) as full:
-        full.runner, full.envoy = full.other.runner, await full.other.envoy()
-        sessions = full.runner.picker.admission.sessions
-        await eventually(lambda: len(sessions) == 1, what="the session of the first picker")
-        two = await full.hold("two")
-        full.release.set()
-        assert {await full.first, await two} == {200}
-
-
-async def test_a_stopping_picker_admits_waiting_requests(gateway, http):
-    async with Full(gateway, http, "standalone") as full:
-        two = await full.hold("two")
-        stopping = asyncio.create_task(gateway.stop_picker())
-        assert await two == 200
-        full.release.set()
-        await stopping
-
-
-@pytest.mark.parametrize("flow", [{"max_waiting": 0}, {"max_held_bytes": 0}, {"max_hold_s": 0}])
-async def test_a_turn_that_may_not_wait_is_sent_immediately(gateway, http, flow):
-    async with Full(gateway, http, "standalone", **flow) as full:
-        assert await full.ask("two") == 200
 
 
 async def test_an_explanation_shows_the_price_of_room_and_who_waits(gateway, http):

@@ -1,7 +1,6 @@
 """No unusual request, answer or timing makes the picker lose a request, with a real Envoy."""
 
 import asyncio
-import logging
 import threading
 
 import orjson
@@ -9,7 +8,6 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
-from laar.core.membership import POOL_LABEL
 from laar.envoy import endpoints_file
 from laar.server.extproc import exchange
 from support import Answer, eventually
@@ -45,60 +43,6 @@ async def served(request, gateway):
     gateway.members((upstream.address, "m"))
     await gateway.picker()
     return gateway, upstream, await gateway.envoy(request.param)
-
-
-async def test_after_an_internal_error_the_complete_request_is_forwarded(
-    served, http, caplog, monkeypatch
-):
-    gateway, upstream, envoy = served
-    monkeypatch.setattr(gateway.runner.processor, "ask", lambda *_: 1 / 0)
-    caplog.set_level(logging.ERROR, "laar.server.extproc")
-    body = chat("auto", "y" * 200_000)
-    for _ in range(3):
-        status, headers, _ = await post(http, envoy, body)
-        assert status == 200
-        assert "x-laar-model" not in headers  # laar did not choose the model
-    assert bodies(upstream) == [body] * 3
-    assert gateway.runner.picker.metrics.stream_faults == 3
-    assert len(caplog.records) == 1  # identical errors are logged once
-    await eventually(lambda: not gateway.runner.picker.table.in_flight.any(), what="the release")
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_no_body_makes_a_request_leave_the_pool_of_its_route(
-    gateway, http, shape, monkeypatch
-):
-    """Try a body nested too deeply, and then a picker that fails on every request."""
-    own, foreign = await gateway.upstream(), await gateway.upstream()
-    gateway.members((own.address, "m-a"), (foreign.address, "m-b"))
-    listed = [
-        {"address": own.address, "models": ["m-a"], "labels": {POOL_LABEL: "a"}},
-        {"address": foreign.address, "models": ["m-b"], "labels": {POOL_LABEL: "b"}},
-    ]
-    gateway.endpoints_file.write_bytes(orjson.dumps({"endpoints": listed}))
-    await gateway.picker()
-
-    def one_pool(bootstrap):
-        (listener,) = [e for e in bootstrap["static_resources"]["listeners"] if e["name"] == "data"]
-        manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
-        for route in manager["route_config"]["virtual_hosts"][0]["routes"]:
-            route["metadata"] = {"filter_metadata": {"laar": {"pool": "a"}}}
-
-    envoy = await gateway.envoy(shape, change=one_pool)
-    deep = b"[" * 5000 + b"]" * 5000
-    body = b'{"x":%b,"model":"m-b","messages":[{"role":"user","content":"%b"}]}' % (
-        deep,
-        b"y" * 9000,
-    )
-    rewrite = {"x-gateway-model-name-rewrite": "m-a"}
-    for _ in range(10):
-        assert (await post(http, envoy, body, **rewrite))[0] == 400
-    monkeypatch.setattr(gateway.runner.processor, "ask", lambda *_: 1 / 0)
-    body = b'{"model":"m-b","messages":[{"role":"user","content":"y"}]}'
-    for _ in range(10):
-        status, headers, _ = await post(http, envoy, body, **rewrite)
-        assert (status, headers["x-laar-reason"]) == (503, "picker-fault")
-    assert bodies(foreign) == []
 
 
 async def test_a_prompt_nested_too_deeply_to_write_is_left_to_the_engine(served, http):
@@ -147,22 +91,6 @@ async def test_headers_that_are_not_utf_8_do_not_prevent_a_decision(gateway, sha
         assert answer.startswith(b"HTTP/1.1 200"), name
         assert b"x-laar-reason: laar" in answer, name
         assert bodies(upstream) == [chat("m")] * times
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", ["mod\u00e8le-\u65e5\u672c", "a b/c:d"])
-async def test_unusual_model_names_survive_in_the_tried_list(gateway, http, shape, name):
-    one, other = await gateway.upstream(), await gateway.upstream()
-    gateway.members((one.address, name), (other.address, "plain"))
-    await gateway.picker()
-    envoy = await gateway.envoy(shape)
-    tried = ""
-    for exhausted in (False, True):
-        status, headers, _ = await post(http, envoy, chat(), **{"x-laar-tried-models": tried})
-        assert status == 200
-        assert ("x-laar-exhausted" in headers) is exhausted
-        tried = headers["x-laar-tried-models"]
-    assert set(tried.split(",")) == {name, "plain"}
 
 
 @pytest.mark.parametrize("moment", ["before the answer", "within the answer"])
@@ -253,37 +181,6 @@ async def test_the_file_for_envoy_is_written_as_soon_as_possible(gateway, http, 
     await eventually(lambda: "eds" not in runner.picker.problems, what="the end of the problem")
     envoy = await gateway.envoy()
     assert (await post(http, envoy, chat("m")))[0] == 200
-
-
-@pytest.mark.parametrize("shape", [*SHAPES, "sidecar"])
-async def test_operator_paths_reach_no_endpoint_with_or_without_a_picker(gateway, http, shape):
-    """Starlette ignores a newline at the end, and serves metrics on more paths than one.
-
-    llama.cpp's server decodes `%uXXXX`; vLLM unloads adapters by their names in paths.
-    """
-    upstream = await gateway.upstream()
-    gateway.members((upstream.address, "m", "metrics-bot"))
-    await gateway.picker()
-    envoy = await gateway.envoy(shape)
-    paths = ["/sleep", "/v1/load_lora_adapter", "/x/../pause", "/%73leep", "//collective_rpc/?a"]
-    paths += ["/v1/..%2Fsleep", "/x%5c..%5cpause", "/sleep%0a", "/v1/load_lora_adapter%0A?x"]
-    paths += ["/pause;x=1", "/wake_up%20/", "/metrics/x", "/metricsx", "/hicache/storage-backend"]
-    paths += ["/%u0073leep", "/%u006detrics", "/adapters", "/adapters/x", "/slots%2f0", "/api/pull"]
-    for alive in (True, False):
-        for path in paths:
-            for method in ("GET", "POST"):
-                target = URL(envoy.url() + path, encoded=True)
-                body = b"{}" if method == "POST" else None
-                async with http.request(method, target, data=body) as answer:
-                    assert answer.status == 403, (path, method, alive)
-                    assert (await answer.json())["error"]["code"] == "denied-path"
-        named = envoy.url() + "/openai/deployments/metrics-bot/chat/completions?api-version=1"
-        async with http.post(named, data=chat()) as answer:
-            assert answer.status == 200 or (not alive and answer.status == 503)
-        await gateway.stop_picker()
-    await asyncio.sleep(0)
-    reached = {"/metrics", "/health", "/v1/models", "/tokenize", named.removeprefix(envoy.url())}
-    assert {r.path for r in upstream.requests} <= reached
 
 
 async def test_behind_any_gateway_no_path_leaves_the_base_path_of_an_engine(gateway, http):

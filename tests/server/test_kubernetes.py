@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import time
-from functools import partial
 
 import grpc
 import orjson
@@ -15,9 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from typer.testing import CliRunner
 
 from laar.cli import app as laar
-from laar.datalayer.served_names import ServedNames
 from laar.errors import SettingError
-from laar.server import fleet
 from support import Answer, eventually, free_port
 from support.authority import Authority
 from support.kube_api_server import KubeApiServer, pod, pool
@@ -324,15 +321,6 @@ def lists(*names, **adapters):
     return own + [{"id": name, "parent": parent} for name, parent in adapters.items()]
 
 
-async def llm_d_pool(gateway, cluster, *models):
-    """Create a pool as llm-d does: pods without laar's labels, which list their own models."""
-    found, port = await pods(gateway, cluster, len(models), labels=LLM_D, annotations={})
-    for upstream, names in zip(found, models, strict=True):
-        upstream.models = names
-    await cluster.put("inferencepools", pool(ports=(port,)))
-    return found
-
-
 async def picks(http, envoy):
     """Wait until Envoy calls the picker, which was not ready while it had no endpoints."""
 
@@ -342,77 +330,6 @@ async def picks(http, envoy):
             return answer.status != 503 and "x-laar-reason" in answer.headers
 
     await eventually(asked, what="a decision of the picker")
-
-
-@pytest.mark.envoy
-@pytest.mark.parametrize("flow", [False, True])
-async def test_no_model_is_unknown_while_some_pods_have_not_listed_theirs(
-    gateway, http, cluster, flow
-):
-    a, b = await llm_d_pool(gateway, cluster, lists("org/tiny"), [])
-    b.lists_models.clear()
-    await picker(gateway, inference_pool(cluster), flow={"enabled": flow})
-    envoy = await gateway.envoy("full-duplex")
-    statuses = []
-    stop = asyncio.Event()
-
-    async def client(model):
-        while not stop.is_set():
-            async with ask(http, envoy, model) as got:
-                statuses.append(got.status)
-                if got.status != 200:
-                    await asyncio.sleep(0.05)
-
-    async with asyncio.TaskGroup() as clients:
-        clients.create_task(client("org/tiny"))
-        clients.create_task(client("org/large"))
-        await eventually(lambda: len(b.requests) > 0, what="the question")
-        await eventually(lambda: flow or len(statuses) > 8, what="refusals")
-        assert 200 not in statuses
-        b.models = lists("org/large")
-        b.lists_models.set()
-        await knows(gateway, a, b)
-        done = len(statuses)
-        await eventually(lambda: statuses[done:].count(200) > 8, what="answers")
-        stop.set()
-    assert set(statuses) == ({200} if flow else {200, 503})
-
-
-@pytest.mark.envoy
-async def test_a_pod_that_never_answers_delays_the_others_only_briefly(
-    gateway, http, cluster, monkeypatch
-):
-    monkeypatch.setattr(fleet, "FIRST_PODS_S", 0.2)
-    a, b = await llm_d_pool(gateway, cluster, lists("org/tiny"), lists("org/tiny"))
-    b.lists_models.clear()
-    await picker(gateway, inference_pool(cluster))
-    envoy = await gateway.envoy("full-duplex")
-    await picks(http, envoy)
-    assert await served_by(http, envoy) == a.address
-    b.lists_models.set()
-    await knows(gateway, a, b)
-
-
-@pytest.mark.envoy
-async def test_an_engine_that_comes_back_with_a_different_model_serves_it(
-    gateway, http, cluster, monkeypatch
-):
-    soon = partial(ServedNames, interval_s=0.1)
-    monkeypatch.setattr("laar.server.collectors.ServedNames", soon)
-    (a,) = await llm_d_pool(gateway, cluster, lists("org/tiny", "other"))
-    runner = await picker(gateway, inference_pool(cluster))
-    table = runner.picker.table
-    envoy = await gateway.envoy("full-duplex")
-    await picks(http, envoy)
-    a.models = lists("other", "org/tiny")
-    asked = len(a.requests)
-    await eventually(lambda: len(a.requests) > asked + 5, what="more polls of its models")
-    assert table.models == ["org/tiny"]  # the order of a model list has no meaning
-    a.models = lists("org/large")
-    await eventually(lambda: table.models == ["org/large"], what="the other model")
-    assert await served_by(http, envoy, model="org/large") == a.address
-    async with ask(http, envoy) as answer:
-        assert answer.status == 503  # another engine may bring it back
 
 
 async def test_outside_a_cluster_a_fix_is_suggested(gateway, monkeypatch):

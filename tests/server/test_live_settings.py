@@ -141,23 +141,6 @@ async def test_a_change_that_needs_a_restart_is_reported_until_it_is_reverted(ga
     assert (await config(gateway, http))["pending_restart"] == {}
 
 
-@pytest.mark.envoy
-async def test_settings_that_envoy_depends_on_wait_for_a_restart(gateway, http):
-    """A running Envoy would not send the new tenant header, nor wait for the longer hold."""
-    upstream = await gateway.upstream()
-    gateway.members((upstream.address, "m"))
-    runner = await gateway.picker(flow={"enabled": True})
-    envoy = await gateway.envoy(trust_gateway_headers=True)
-    gateway.change(flow={"tenant_header": "x-team", "max_hold_s": 600})
-    await eventually(lambda: metric(runner, PENDING) == 2, what="the pending settings")
-    headers = {"x-gateway-inference-fairness-id": "a", "x-team": "b"}
-    url = envoy.url() + "/v1/chat/completions"
-    body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
-    async with http.post(url, json=body, headers=headers) as answer:
-        assert answer.headers["x-laar-model"] == "m"
-        assert "x-laar-endpoint" not in answer.headers  # withheld from requests that name a tenant
-
-
 async def test_no_password_in_a_url_is_shown(gateway, http):
     page = {"address": "127.0.0.1:1", "model": "m", "metrics_url": "http://me:pass@127.0.0.1:1/m"}
     none = {"address": "127.0.0.1:2", "model": "m", "metrics_url": ""}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import orjson
 import pytest
 
@@ -55,32 +53,3 @@ async def test_a_model_that_is_away_is_told_from_one_that_does_not_exist(
 
 async def served(http, envoy):
     return (await post(http, envoy, chat(model="b"))).status == 200
-
-
-async def test_flow_control_holds_requests_for_a_model_that_is_away(gateway, http, figure):
-    b, bring_back = await fleet_without_b(gateway, flow={"enabled": True, "max_hold_s": 60})
-    envoy = await gateway.envoy("standalone")
-    held = [asyncio.create_task(post(http, envoy, chat(model="b"))) for _ in range(5)]
-    await eventually(
-        lambda: metric(gateway.runner, "laar_flow_waiting") == 5, what="the requests to wait"
-    )
-    assert metric(gateway.runner, ABSENT) == 5
-    assert (await post(http, envoy, chat(model="c"))).status == 404
-    bring_back()
-    statuses = [answer.status for answer in await asyncio.gather(*held)]
-    figure("served of 5 held until the model returned", statuses.count(200), "5")
-    assert set(statuses) == {200}
-    assert len(b.asked) == 5
-
-
-async def test_a_picker_that_restarts_while_a_model_is_away_knows_its_name(gateway, http, tmp_path):
-    share = {"snapshot_file": str(tmp_path / "snapshot")}
-    await fleet_without_b(gateway, share=share)
-    await gateway.picker(share=share)
-    envoy = await gateway.envoy("standalone")
-
-    async def is_away():
-        answer = await post(http, envoy, chat(model="b"))
-        return answer.headers.get("x-laar-reason") == "model-away"
-
-    await eventually(is_away, what="the restarted picker to know the model")

@@ -197,30 +197,6 @@ def destination(answer):
     return in_metadata
 
 
-@pytest.mark.parametrize("subset", [["10.9.0.2:80"], "10.9.0.2", ["10.9.0.2:80,10.9.9.9:80"]])
-async def test_the_subset_hint_is_read_from_the_metadata(gateway, subset):
-    gateway.members(("10.9.0.1:80", "m"), ("10.9.0.2:80", "m"))
-    await gateway.picker()
-    async with grpc.aio.insecure_channel(gateway.settings.listen.ext_proc) as channel:
-        for _ in range(5):
-            exchange = Exchange(channel)
-            await exchange.headers(subset=subset)
-            assert destination(await exchange.answer()) == "10.9.0.2:80"
-            exchange.call.cancel()
-
-
-async def test_a_half_closed_stream_leaves_nothing_reserved(gateway):
-    gateway.members(("10.9.0.1:80", "m"))
-    runner = await gateway.picker()
-    async with grpc.aio.insecure_channel(gateway.settings.listen.ext_proc) as channel:
-        exchange = Exchange(channel)
-        await exchange.headers()
-        await exchange.answer()
-        assert runner.picker.table.in_flight.sum() == 1
-        await exchange.call.done_writing()
-        await eventually(lambda: not runner.picker.table.in_flight.any(), what="the release")
-
-
 async def test_draining_reports_not_ready_first_and_lets_open_streams_finish(gateway, draining):
     gateway.members(("10.9.0.1:80", "m"))
     runner = await gateway.picker(shutdown={"drain_s": 60.0, "grace_s": 60.0})

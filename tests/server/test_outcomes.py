@@ -248,18 +248,6 @@ async def test_without_a_token_only_this_machine_can_report(gateway, http):
 # Across restarts.
 
 
-async def test_learned_state_survives_a_restart(gateway, http):
-    share = {"snapshot_file": str(gateway.directory / "snapshot")}
-    runner = await picker(gateway, share=share)
-    lies = [{"decision_id": ask(runner, f"{n}").id, "correct": False} for n in range(20)]
-    await post(gateway, http, {"outcomes": lies})
-    before = ask(runner, "x", model="a")
-    runner = await picker(gateway, share=share)
-    after = ask(runner, "x", model="a")
-    assert believed(before, "a") < 0.9
-    assert believed(after, "a") == pytest.approx(believed(before, "a"), rel=1e-3)
-
-
 # What the picker shows about models.
 
 
@@ -290,17 +278,6 @@ async def test_an_uncertain_speed_is_ignored_with_a_warning(gateway, http):
     assert "gives a, b a us/token with a spread" in problems["accuracy.capability"]
     models = {m["model"]: m for m in orjson.loads(await get(gateway, http, "/models"))["models"]}
     assert models["a"]["seconds_per_token"]["measured"] is None
-
-
-async def test_without_an_artifact_reports_alone_distinguish_models(gateway, http):
-    gateway.members(("127.0.0.1:1", "a"), ("127.0.0.1:2", "b"))
-    slow = {"scrape_interval_s": 60, "probe_interval_s": 600}
-    runner = await gateway.picker(readings=slow, routing={"k_rtt": 0})
-    await all_refused(runner)
-    for n in range(40):
-        decision = ask(runner, f"{n}", model="ab"[n % 2])
-        await post(gateway, http, {"decision_id": decision.id, "correct": decision.model == "b"})
-    assert {ask(runner, f"later {n}").model for n in range(8)} == {"b"}
 
 
 # Through a real Envoy.

@@ -1,11 +1,8 @@
 """The live page in a real Chromium; skipped with install instructions if there is none."""
 
-import logging
 import os
-import re
 from pathlib import Path
 
-import aiohttp
 import pytest
 from browser import missing, window
 from watching import PROMPT, ask, settle, watched_picker
@@ -79,29 +76,6 @@ async def test_the_page_follows_the_picker_and_every_part_has_content(page):
     assert await page.errors() == []
 
 
-async def test_the_first_line_shows_what_is_wrong_since_when_and_for_whom(page, caplog):
-    caplog.set_level(logging.INFO, "laar")
-    picker = page.runner.picker
-    await page.open(page.url)
-    await shows(page, "#headline", "All 3 endpoints take requests")
-    settle(page.runner, ask(page.runner, model="large"), status=500)
-    await shows(page, "#headline", "1 of the last 1 requests failed, 1 of them 500 of large")
-    picker.problems.report("endpoint 10.9.0.2:8000", "takes no requests: refuses connections")
-    await shows(page, "#events", "endpoint 10.9.0.2:8000: takes no requests")
-    slot = picker.table.slot("10.9.0.2:8000")
-    picker.table.failures[slot] = 99
-    await shows(
-        page, "#headline", "large: its only endpoint is out: 10.9.0.2:8000 unreachable since"
-    )
-    await shows(page, "#headline", "1 of the last 1 requests failed for it")
-    picker.table.failures[slot] = 0
-    picker.problems.report("endpoint 10.9.0.2:8000", None)
-    await shows(page, "#events", "endpoint 10.9.0.2:8000: works again")
-    await shows(page, "#headline", "All 3 endpoints take requests")
-    await keep(page, "headline")
-    assert await page.errors() == []
-
-
 async def test_names_are_shown_as_plain_text_and_prompts_are_never_shown(page):
     ask(page.runner, id=HOSTILE)
     await page.open(page.url)
@@ -111,30 +85,6 @@ async def test_names_are_shown_as_plain_text_and_prompts_are_never_shown(page):
     await shows(page, "#list", HOSTILE)
     assert await page.run("return [document.title, document.images.length]") == ["laar", 0]
     assert PROMPT.strip() not in await page.run("return document.documentElement.outerHTML")
-
-
-async def test_failures_and_problems_link_to_the_runbook(page):
-    settle(page.runner, ask(page.runner), status=503)
-    settle(page.runner, ask(page.runner), status=401)
-    page.runner.picker.problems.report("scrape 10.9.0.1:8000", "answered 500")
-    await page.open(page.url)
-    await shows(page, "#failures", "503")
-    await shows(page, "#failures", "401")
-    await shows(page, "#failures-of", "2 of the last 2 requests")
-    await shows(page, "#problems", "What to do")
-    script = "return [...document.querySelectorAll('#failures a, #problems a')].map((a) => a.href)"
-    links = await page.run(script)
-    assert len(links) >= 3
-    async with aiohttp.ClientSession() as http, http.get(f"{page.url}/runbook") as answer:
-        runbook = await answer.text()
-    source = await page.run("return JSON.stringify([RUNBOOK.map((each) => each[1]), OF_STATUS])")
-    anchors = {link.partition("#")[2] for link in links} | set(
-        re.findall(r"[a-z0-9-]{12,}", source)
-    )
-    assert {anchor for anchor in anchors if f'id="{anchor}"' not in runbook} == set()
-    await page.open(links[0])
-    assert links[0].partition("#")[0] == f"{page.url}/runbook"
-    assert await page.run("return document.querySelector(':target').tagName") == "H2"
 
 
 async def test_a_lost_picker_is_reported_and_a_returning_one_is_found(page, monkeypatch):

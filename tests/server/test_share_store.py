@@ -186,25 +186,6 @@ async def test_a_store_emptied_while_in_use_does_not_separate_pickers(
     )
 
 
-async def test_pickers_know_each_other_until_one_is_killed(server, members):
-    await server.start()
-    p, q, r = [await members(n) for n in range(3)]
-    text = "a prompt of some length " * 40
-    held = p.decide(text)
-    await eventually(lambda: q.in_flight == r.in_flight == 1, what="the load at the others")
-    p.settle(held)
-    await eventually(lambda: q.in_flight == r.in_flight == 0, what="the end of the request")
-    assert q.held(text) > 0.9
-    assert [len(each.sharer.sharing.peers) for each in (p, q, r)] == [2, 2, 2]
-    p.decide(text)
-    await eventually(lambda: q.in_flight == 1)
-    await p.kill()
-    await eventually(lambda: q.in_flight == r.in_flight == 0, what="the end of the lease")
-    assert q.sharer.sharing.lost["lease"] == 1
-    await eventually(lambda: not p.problems, what="the end of the problem")
-    assert not q.problems
-
-
 async def test_a_picker_that_starts_knows_the_snapshot_and_later_records(
     server, members, snapshots_every
 ):
@@ -333,19 +314,6 @@ async def test_an_idle_picker_sends_only_heartbeats(server, members):
     assert 0 < len(made) < 20  # it checks four times a second if a batch is due
     assert len(q.sharer.sharing.peers) == 1
     assert q.sharer.sharing.lost["lease"] == 0
-
-
-async def test_a_password_is_read_from_a_file(server, members, tmp_path):
-    await server.start()
-    await server.ask("CONFIG", "SET", "requirepass", "open sesame")
-    p = await members(1)
-    assert "share" in p.problems
-    password = tmp_path / "password"
-    password.write_text("open sesame\n")
-    q = await members(2, password_file=password)
-    assert q.sharer.connected
-    with pytest.raises(ValueError, match="password_file"):
-        Share(url="redis://:open@localhost")
 
 
 async def test_a_changed_password_is_read_again(server, members, tmp_path):

@@ -183,26 +183,6 @@ async def test_an_expired_certificate_never_replaces_a_valid_one(gateway, tmp_pa
     assert await shown(gateway) == valid[0].read_bytes()
 
 
-async def test_a_certificate_replaces_a_valid_one_once_it_is_valid_itself(gateway, tmp_path):
-    """If a CA's clock is ahead, clients would refuse its new certificate at first."""
-    valid = make_pair(tmp_path, "valid")
-    runner = await picker(gateway, **put(tmp_path, valid))
-    put(tmp_path, make_pair(tmp_path, "later", begins_s=3600))
-    await eventually(
-        lambda: "is not valid before" in runner.picker.problems.get("tls", ""), what="the problem"
-    )
-    assert await shown(gateway) == valid[0].read_bytes()
-    soon = make_pair(tmp_path, "soon", begins_s=2)
-    put(tmp_path, soon)
-
-    async def taken():
-        return await shown(gateway) == soon[0].read_bytes()
-
-    await eventually(taken, what="the new certificate")
-    assert await is_healthy(gateway, grpc.ssl_channel_credentials(soon[0].read_bytes()))
-    await eventually(lambda: "tls" not in runner.picker.problems, what="the end of the problem")
-
-
 async def test_a_picker_with_an_expired_certificate_serves_and_reports_it(gateway, tmp_path):
     expired, valid = make_pair(tmp_path, "expired", days=-1), make_pair(tmp_path, "valid")
     runner = await picker(gateway, **put(tmp_path, expired))
@@ -211,17 +191,6 @@ async def test_a_picker_with_an_expired_certificate_serves_and_reports_it(gatewa
     put(tmp_path, valid)
     await eventually(lambda: "tls" not in runner.picker.problems, what="the end of the problem")
     assert await is_healthy(gateway, grpc.ssl_channel_credentials(valid[0].read_bytes()))
-
-
-async def test_files_that_become_invalid_leave_the_certificate_in_use(gateway, tmp_path):
-    pair = make_pair(tmp_path, "good")
-    runner = await picker(gateway, **put(tmp_path, pair))
-    (tmp_path / "tls.key").write_text("half a k")
-    await eventually(lambda: "tls" in runner.picker.problems, what="the problem")
-    assert "stays in use" in runner.picker.problems["tls"]
-    (tmp_path / "tls.key").unlink()
-    await eventually(lambda: "can't read" in runner.picker.problems["tls"], what="the new fault")
-    assert await shown(gateway) == pair[0].read_bytes()
 
 
 @on_both
@@ -323,25 +292,6 @@ async def test_laar_serve_supports_certificates_on_both_sides(tmp_path):
         assert not await accepts(own, own, wait_s=1)
         put(tmp_path, renewed)
         await eventually(lambda: accepts(renewed, client), what="the new certificate", timeout_s=60)
-
-
-@pytest.mark.envoy
-@pytest.mark.parametrize("asks", [False, True])
-async def test_a_real_envoy_picks_over_tls(gateway, http, tmp_path, asks):
-    upstream = await gateway.upstream()
-    pair = make_pair(tmp_path, "picker")
-    gateway.members((upstream.address, "m"))
-    tls, shown = put(tmp_path, pair), {}
-    if asks:
-        certificate, key = map(str, make_pair(tmp_path, "envoy"))
-        tls["client_ca"] = certificate
-        shown = {"picker_certificate_path": certificate, "picker_key_path": key}
-    await gateway.picker(listen={"tls": tls})
-    envoy = await gateway.envoy("full-duplex", picker_ca_path=str(pair[0]), **shown)
-    body = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
-    async with http.post(f"{envoy.url()}/v1/chat/completions", data=body) as answer:
-        assert answer.status == 200
-        assert answer.headers["x-laar-endpoint"] == upstream.address
 
 
 def test_laar_check_finds_certificate_errors(tmp_path):

@@ -45,24 +45,3 @@ async def test_the_first_correct_answer_frees_the_other_place(gateway, http, sha
     await eventually(lambda: not runner.picker.table.in_flight.any(), what="the freed place")
     assert not runner.picker.director.companions._firsts
     never.set()
-
-
-async def test_a_single_endpoint_gets_one_request_and_the_client_its_answer(gateway, http):
-    upstream = await gateway.upstream()
-    gateway.members((upstream.address, "a"))
-    await gateway.picker()
-    message = {"role": "assistant", "content": "yes"}
-    upstream.default_answer = Answer(body=orjson.dumps({"choices": [{"message": message}]}))
-    envoy = await gateway.envoy()
-    outcome = await until_correct(
-        [{"role": "user", "content": "who?"}],
-        lambda text: text == "yes",
-        base_url=envoy.url(),
-        at_once=2,
-    )
-    assert [one.status for one in outcome.attempts] == [200]
-    headers = {"x-laar-companion-of": "unknown"}
-    async with http.post(
-        f"{envoy.url()}/v1/chat/completions", json={"model": "a", "messages": []}, headers=headers
-    ) as answer:
-        assert (answer.status, answer.headers["x-laar-reason"]) == (409, "no-companion")

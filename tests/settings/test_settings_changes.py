@@ -16,7 +16,6 @@ from support.exploring import examples
 from support.other_settings import BASE, OTHER, document
 
 LIVE = {path for path, applies in leaves(Settings) if applies is Applies.AT_ONCE}
-CLIMB = {"routing.k_rtt", "routing.k_queue", "routing.k_delay"}
 
 
 def differing(one, other):

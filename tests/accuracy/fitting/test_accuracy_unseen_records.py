@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections import Counter
 from random import Random
 
 import orjson
 import pytest
 
-from laar.accuracy.artifact import FittedOn
 from laar.accuracy.fitting import text
 from laar.accuracy.fitting.fit import fit
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
 from laar.accuracy.fitting.records import fingerprint, parse_records, question_of
-from laar.errors import SettingError
 from laar_lab.evaluating import Asked, fingerprints, judge, questions_of
 
 
@@ -166,25 +163,6 @@ def test_answers_from_another_file_are_evaluated_even_if_they_look_alike() -> No
     assert judged(b"".join(shuffled)).answers.sum() == kept_back
     assert judged(b"".join(shuffled[:200])).excluded > 100
     assert judged(one + two).answers.sum() == kept_back + 700
-
-
-def test_a_few_answers_used_in_the_fit_are_excluded_from_the_evaluation() -> None:
-    """The answers are so few that no question occurs twice in the file."""
-    one = answers(1, 500)
-    fitted = fit(parse_records([(one, "x")]).outcomes, created="x", data_sha256="x").artifact
-    fitted = fitted.model_copy(
-        update={
-            "fitted_on": FittedOn(
-                held_out=0.0,
-                questions=b64encode(
-                    b"".join(fingerprint(o.query_id) for o in parse_records([(one, "x")]).outcomes)
-                ).decode(),
-            )
-        }
-    )
-    some = b"".join(one.splitlines(keepends=True)[:1])
-    with pytest.raises(SettingError, match="no questions to judge"):
-        questions_of(fitted, parse_records([(some, "x")]).outcomes)
 
 
 def test_the_length_of_a_chat_includes_all_messages() -> None:
