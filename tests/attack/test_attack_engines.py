@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import random
 
 import orjson
 import pytest
@@ -206,48 +205,6 @@ async def test_a_metrics_page_costs_no_request_and_no_memory(
     judge(
         "20 of 20 decided, < 60 MB more", f"{sum(decided)}, {grown} MB", all(decided) and grown < 60
     )
-
-
-async def ask(target: Attacked, count: int, at_once: int) -> list[bytes]:
-    """Send requests, a few at a time; return the bodies of the answers."""
-    bodies: list[bytes] = []
-    numbers = iter(range(count))
-
-    async def client() -> None:
-        for number in numbers:
-            answer = await target.post(chat(f"question {number} " * 20))
-            bodies.append(answer.body)
-
-    await asyncio.gather(*(client() for _ in range(at_once)))
-    return bodies
-
-
-WORDS = ("useful", "answers", "have", "many", "words")
-
-
-async def useful(seen: Seen, writer: asyncio.StreamWriter) -> None:
-    await asyncio.sleep(0.05)
-    writer.write(good(" ".join(random.choices(WORDS, k=20))))
-
-
-LEARNING_S = 2.0
-COMPRESSED = gzip.compress(orjson.dumps({"choices": [{"message": {"content": "useless"}}]}))
-USELESS = {
-    "page of HTML": response(b"<html>useless</html>", kind=b"text/html"),
-    "empty text": good(""),
-    "foreign model": good("useless", model="another"),
-    "no choices": good(choices=[]),
-    "not parsable": response(b"useless{{{"),
-    "other JSON": response(b'{"status":"ok"}'),
-    "end token": good("<|endoftext|>"),
-    "one token": good("!" * 200),
-    "one text": good("This is a long and fluent text, and it answers every question alike."),
-    "error as the reason": good(choices=[{"index": 0, "finish_reason": "error", "message": {}}]),
-    "compressed": response(COMPRESSED, b"content-encoding: gzip"),
-    "status 999": status(b"999 High"),
-    "400": status(b"400 Bad"),
-    "415": status(b"415 Bad"),
-}
 
 
 async def test_openai_errors_are_json(target: Attacked, judge: Judge) -> None:

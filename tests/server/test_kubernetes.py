@@ -311,14 +311,7 @@ async def test_pools_are_selected_by_model_or_by_route_metadata(gateway, http, c
         assert answer.headers["x-laar-reason"] == "no-candidates"
 
 
-LLM_D = {"app": "vllm", "llm-d.ai/role": "both", "llm-d.ai/model": "Qwen3"}
 """Labels that llm-d's guides give to pods, without the model names that clients use."""
-
-
-def lists(*names, **adapters):
-    """An engine's model list, with adapters by parent."""
-    own = [{"id": name, "root": "org/tiny", "parent": None} for name in names]
-    return own + [{"id": name, "parent": parent} for name, parent in adapters.items()]
 
 
 async def picks(http, envoy):
