@@ -1,7 +1,7 @@
 """Run benchmarks: `python -m bench [NAME ...]`; all the short ones by default.
 
 A long benchmark (`chaos`, `failing`, `hooked`, `models`, `names`, `picker`,
-`prompts`, `road`, `sharing`, `stall`, `starts`, `templates`, `useless`) runs alone; arguments
+`prompts`, `road`, `sharing`, `stall`, `templates`, `useless`) runs alone; arguments
 after its name are its options, and `python -m bench NAME --help` lists them.
 """
 
@@ -17,7 +17,7 @@ from laar.errors import SettingError
 
 LONG = (
     "chaos", "failing", "hooked", "models", "names", "picker", "prompts",
-    "road", "sharing", "stall", "starts", "templates", "useless",
+    "road", "sharing", "stall", "templates", "useless",
 )  # fmt: skip
 """Benchmarks run only by name; their `main` takes options and returns an exit status, or None."""
 

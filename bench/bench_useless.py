@@ -59,36 +59,11 @@ PROBE_EVERY_S = 0.25
 SHAPES = {"native": Shape.NATIVE, "gateway": Shape.GATEWAY}
 
 JSON, SSE = "application/json", "text/event-stream"
-WORDS = [
-    "the",
-    "a",
-    "model",
-    "answers",
-    "with",
-    "many",
-    "words",
-    "about",
-    "rivers",
-    "trees",
-    "bread",
-    "light",
-    "stone",
-    "paper",
-    "music",
-    "north",
-    "winter",
-    "engine",
-    "garden",
-    "number",
-    "letter",
-    "seven",
-    "green",
-    "quiet",
-    "open",
-    "early",
-    "under",
-    "between",
-]
+_TEXT = (
+    "the a model answers with many words about rivers trees bread light stone paper music north "
+    "winter engine garden number letter seven green quiet open early under between"
+)
+WORDS = _TEXT.split()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -311,6 +311,24 @@ def test_a_stored_answer_is_known_from_its_first_event(cut):
 # -- both ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("path", "conversation", "tenant"),
+    [
+        ("/v1/conversations/c1/items?limit=2", "c1", None),
+        ("/v1/conversations", "", None),
+        ("/v1/files/f1/content", "", "t"),
+        ("/v1/batches", "", "t"),
+    ],
+)
+def test_a_path_names_a_conversation_or_what_is_stored_by_tenant(path, conversation, tenant):
+    driver, asked = Driver(), []
+    decide = driver.director.decide
+    driver.director.decide = lambda request, now: asked.append(request) or decide(request, now)
+    of = {":path": path, ":method": "GET", "x-gateway-inference-fairness-id": "t"}
+    driver.feed(headers(Shape.GATEWAY, end=True, extra=of.items()))
+    assert [(one.conversation_id, one.stays_as) for one in asked] == [(conversation, tenant)]
+
+
 @pytest.mark.parametrize("shape", NAMED)
 def test_an_upgrade_is_answered_before_any_body(shape):
     driver = Driver()

@@ -19,32 +19,26 @@ from laar_lab.experiments.gorgo_runs import (
     Run,
     Runs,
     by_policy,
-    change,
     on_seeds,
     run_all,
     tuned_elsewhere,
 )
 from laar_lab.report import Report
-from laar_lab.statistics import estimate
 
-_ALSO = ("lmetric", "session-affinity", "sglang-cache-aware", "llm-router", "laar")
 _OURS, _PUBLISHED = "gorgo, tuned", "gorgo, published"
 _NAMES = {"ttft_p95_s": "p95 TTFT", "e2e_p95_s": "p95 end to end"}
 
 
-def tune_and_run(
-    scope: Scope, time_scale: float, label: str
-) -> tuple[Runs, list[dict[str, float]]]:
-    """Tune GORGO on each seed, then run it and all others; return numbers and weights."""
+def tune_and_run(scope: Scope, time_scale: float, label: str) -> Runs:
+    """Tune GORGO on each seed, then run it and all others."""
     minutes, windows = (6.0, 6) if scope.quick else (15.0, 50)
     base = Run(time_scale=time_scale, minutes=minutes, interval_s=PAPER_INTERVAL_S)
-    ours = tuned_elsewhere(base, scope.seeds, windows, label)
     runs = {
-        _OURS: ours,
+        _OURS: tuned_elsewhere(base, scope.seeds, windows, label),
         _PUBLISHED: on_seeds(base, scope.seeds),
-        **by_policy(base, (*PAPER_BASELINES, *_ALSO), scope.seeds),
+        **by_policy(base, PAPER_BASELINES, scope.seeds),
     }
-    return run_all(runs, label), [dict(run.gorgo) for run in ours]
+    return run_all(runs, label)
 
 
 def best_baseline(results: Runs, name: str) -> list[float]:
@@ -55,7 +49,7 @@ def best_baseline(results: Runs, name: str) -> list[float]:
 
 def run(scope: Scope) -> Report:
     """Run on a half-loaded fleet, with arrivals stretched by 1.5."""
-    results, weights = tune_and_run(scope, 1.5, "gorgo-heldout")
+    results = tune_and_run(scope, 1.5, "gorgo-heldout")
     evidence = {}
     for name, called in _NAMES.items():
         ours, published, affinity = (
@@ -70,18 +64,8 @@ def run(scope: Scope) -> Report:
         column = f"ttft_{name}_s"
         ours = [run[column] for run in results[_OURS]]
         evidence[f"best-{name}"] = {"": Seen(ours, best_baseline(results, column))}
-    remarks = [
-        f"against {other}: "
-        + ", ".join(
-            f"{called} {change(results[_OURS], results[other], name)}"
-            for name, called in _NAMES.items()
-        )
-        for other in _ALSO
-    ]
-    rail = estimate([found["queue_weight"] for found in weights]).mean
     return Report(
         evidence=evidence,
-        remarks=[*remarks, f"queue weight {rail:.2f} on average; published 0.5"],
     )
 
 

@@ -32,7 +32,6 @@ from laar_lab.sim.fleet import (
     generator,
     replay_open,
 )
-from laar_lab.statistics import Estimate, gain
 from laar_lab.sweep import sweep
 from laar_lab.tally import Tally
 from laar_lab.tuning.climb import tune
@@ -181,18 +180,6 @@ def run_all(runs: Mapping[str, Sequence[Run]], label: str) -> Runs:
     cases = [(run,) for of_one in runs.values() for run in of_one]
     results = iter(sweep(run_one, cases, label=label))
     return {name: [next(results) for _ in of_one] for name, of_one in runs.items()}
-
-
-def below(
-    ours: Sequence[dict[str, float]], theirs: Sequence[dict[str, float]], name: str
-) -> Estimate:
-    """Return how much lower ours is than theirs on average, paired by seed."""
-    return gain([run[name] for run in ours], [run[name] for run in theirs])
-
-
-def change(ours: Sequence[dict[str, float]], theirs: Sequence[dict[str, float]], name: str) -> str:
-    """Format the mean difference of ours from theirs, in percent."""
-    return f"{-below(ours, theirs, name).mean:+.1%}"
 
 
 def tuned_elsewhere(base: Run, seeds: Sequence[int], windows: int, label: str) -> list[Run]:

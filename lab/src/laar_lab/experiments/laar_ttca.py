@@ -7,12 +7,9 @@ up early, so the time spent per correct answer is shown too.
 from __future__ import annotations
 
 import math
-import time
 
 import numpy as np
 
-from laar.accuracy.assessor import CapabilityAssessor
-from laar.accuracy.capability import CapabilityModel
 from laar.core.endpoints import Floats
 from laar_lab.claims import Evidence, Seen
 from laar_lab.declared import declared
@@ -23,16 +20,10 @@ from laar_lab.experiments.lookups import (
     Cell,
     Results,
     cells_of,
-    length_name,
     name_of,
-    questions_of,
     run_cells,
-    simulated,
-    sites_of,
 )
 from laar_lab.report import Report
-from laar_lab.sim.fleet import FleetSettings, VirtualFleet
-from laar_lab.statistics import Estimate, estimate, gain
 
 
 def run(scope: Scope) -> Report:
@@ -42,16 +33,11 @@ def run(scope: Scope) -> Report:
     cached = run_cells(scope, CONTESTANTS, cached=True, label="laar-ttca, prompts kept")
     return Report(
         evidence=_evidence(repeat, cached, cells),
-        remarks=[_at_64k(repeat, cells), _overhead(scope)],
     )
 
 
 def _ttca(results: Results, contestant: str, cell: Cell) -> list[float]:
     return [r.ttca_s for r in results[contestant, cell]]
-
-
-def _gain(results: Results, ours: str, other: str, cell: Cell) -> Estimate:
-    return gain(_ttca(results, ours, cell), _ttca(results, other, cell))
 
 
 def _mean_gains(results: Results, ours: str, other: str, cells: list[Cell]) -> list[float]:
@@ -122,47 +108,6 @@ def _covered(results: Results, cells: list[Cell]) -> list[float]:
         )
         shares.append((theirs - ours) / (theirs - bound))
     return [float(value) for value in np.mean(shares, axis=0)]
-
-
-# -- remarks -----------------------------------------------------------------------------------
-
-
-def _at_64k(results: Results, cells: list[Cell]) -> str:
-    longest = max(length for _, length in cells)
-    leads = []
-    for cell in cells:
-        if cell[1] == longest:
-            ahead = _gain(results, "laar-paper", "load-aware", cell)
-            leads.append(f"{name_of(cell)} {ahead.mean:+.0%} ± {ahead.half:.0%}")
-    remark = f"laar-paper over load-aware at the longest length: {', '.join(leads)}"
-    slope = estimate(_slopes(results, cells, "laar-paper", "load-aware"))
-    if slope.mean != slope.mean:
-        return remark
-    return (
-        f"{remark}; over lengths {slope.mean:+.1%} ± {slope.half:.1%} for each doubling (in the "
-        "paper it shrinks)"
-    )
-
-
-def _overhead(scope: Scope) -> str:
-    """Measure decision times at the longest length in real time on this machine."""
-    world, seed = simulated(), scope.seeds[0]
-    surface = world.surface
-    cell = (surface.languages[0], max(surface.lengths_tokens))
-    asked = questions_of(surface, cell, seed, cached=True)
-    assessor = CapabilityAssessor(CapabilityModel(world.capability))
-    fleet = VirtualFleet(sites_of(surface), FleetSettings(), seed=seed, assessor=assessor)
-    spent = []
-    for _ in range(4):
-        for question in asked:
-            began = time.perf_counter()
-            fleet.director.decide(question.request, 0.0)
-            spent.append(time.perf_counter() - began)
-    p50, p99 = np.percentile(spent, [50, 99]) * 1e3
-    return (
-        f"one decision at {length_name(cell[1])} tokens among {len(surface.models)}, text already "
-        f"hashed: p50 {p50:.2f} ms, p99 {p99:.2f} ms (target < 1 ms)"
-    )
 
 
 EXPERIMENTS = declared(__name__, {"laar-ttca": run})

@@ -36,10 +36,7 @@ _DELAY_S = 0.02
 _WORKLOADS = {"agents": "agents-8k", "conversations": "art-x2"}
 _FOUR = {
     "one": Pickers(),
-    "4, 1 ms": Pickers(4, 0.001),
     "4, 20 ms": Pickers(4, _DELAY_S),
-    "4, 100 ms": Pickers(4, 0.1),
-    "4, nothing shared": Pickers(4, None),
 }
 _EIGHT = {"one": Pickers(), "8, 20 ms": Pickers(8, _DELAY_S)}
 

@@ -3,9 +3,9 @@
 The non-preemptive system is the paper's LoongServe without its elastic groups: whole prompts, one
 after the other, on all 16 devices as two plain stages. This makes a lone long prompt twice as slow
 as with a stream pipeline, or with context parallelism over two servers. The ratio is so large that
-the claim holds anyway (the row `sarathi` uses the same plain pipeline, with chunks).
+the claim holds anyway.
 
-Neither rival is stable at this load (`lab/retired/medha-capacity.json`), so their times and the
+It is not stable at this load (`lab/retired/medha-capacity.json`), so its times and the
 ratios grow with the length of the run. Medha's times do not.
 """
 
@@ -16,14 +16,14 @@ from itertools import product
 from laar_lab.claims import Seen, level, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.experiments.medha_runs import MEDHA, NON_PREEMPTIVE, SARATHI, percentile, run
+from laar_lab.experiments.medha_runs import MEDHA, NON_PREEMPTIVE, percentile, run
 from laar_lab.report import Report
 from laar_lab.sweep import grid
 from laar_lab.workloads.medha_mix import Mix
 
 _RATE = 0.75
 _SHARES = (0.0, 0.01, 0.03, 0.05)
-_SYSTEMS = {"medha": MEDHA, "sarathi": SARATHI, "non-preemptive": NON_PREEMPTIVE}
+_SYSTEMS = {"medha": MEDHA, "non-preemptive": NON_PREEMPTIVE}
 _PERCENTS = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
 
 
