@@ -65,7 +65,6 @@ RULES = {
     "laar": ("laar", ""),
     "laar, gate": ("laar", "sessions"),
     _PATIENT: ("laar", "patient"),
-    "laar, flow": ("laar", "flow"),
     "least-loaded": ("least-loaded", ""),
     "vllm-router": ("vllm-router", ""),
     "smg": ("smg", ""),
@@ -114,8 +113,8 @@ class _Run:
             seed=seed,
             assessor=fleets.nothing([]),
             policies=build_policies(CostWeights(), {name: values}),
-            flow=FlowSettings() if way in {"flow", "sessions", "patient"} else None,
-            by_load=way == "flow",
+            flow=FlowSettings() if way in {"sessions", "patient"} else None,
+            by_load=False,
         )
         self.until_s = until_s
         self.turns = Turns(until_s, _UNCOUNTED_SHARE * until_s)
@@ -201,14 +200,13 @@ def run(scope: Scope) -> Report:
     assert scope.data is not None
     half = int(scope.seeds[0] >= JUDGED_FROM)
     engines, loads = ((4,), (1.0, 2.0)) if scope.quick else ((4, 8), LOADS)
+    only_place = [rule for rule, (_, way) in RULES.items() if not way]
     cases = {
         (count, load, rule): (scope.data, half, count, load, rule)
-        for count, load, rule in product(engines, loads, RULES)
-        if rule != _PATIENT
+        for count, load, rule in product(engines, loads, (*only_place, "laar, gate"))
     }
     runs = grid(run_cliff, cases, scope.seeds, label="agents-cliff")
     parts = _parts(engines, loads, "engines")
-    only_place = [rule for rule, (_, way) in RULES.items() if not way]
     evidence = {
         "turns-past": _compared(runs, parts, "turns_per_s", 1.5, 2.0),
         "turns-below": _compared(runs, parts, "turns_per_s", 0.0, 1.0),
@@ -313,7 +311,7 @@ def run_at_parallel(
     return _run(data, half, sites, load, rule, seed)
 
 
-_PARALLEL_RULES = ("laar", "laar, gate", "vllm-router", "smg", "programs")
+_PARALLEL_RULES = ("laar", "laar, gate")
 
 
 def run_parallel(scope: Scope) -> Report:

@@ -5,25 +5,19 @@ if and only if prefilling takes longer than the round trips. Of these a long pro
 most of all on a new connection: the experiment counts them on the lab's link. GORGO's network term
 is one round trip, which is too little even with a physical weight (a millisecond is worth the
 tokens prefilled in it); its published weight, 0.276 tokens per millisecond, prices 456 ms the same
-as 126 tokens, which take 13 ms to prefill. If answers take long, the distance is small enough for a
-near-tie, so cold prompts may go anywhere, as the second column shows.
+as 126 tokens, which take 13 ms to prefill.
 """
 
 from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from laar.accuracy.assessor import Assessment
-from laar.accuracy.capability import SpeedPrior
 from laar.core.cost import CostWeights
 from laar.core.picker import NEAR_TIE
 from laar.core.policy import Policy
-from laar.core.request import Request
 from laar.policies import build_policies
 from laar.policies.pickers import ShuffledMaxScore
 from laar_lab.claims import level
@@ -38,7 +32,6 @@ from laar_lab.sim.fleet import (
     BlockPrefixes,
     FleetSettings,
     Link,
-    MeasuredAssessor,
     Prompt,
     VirtualFleet,
     request_of,
@@ -54,32 +47,15 @@ _LEARNED = 100
 _QUIET_S = 600.0
 """Idle seconds between the prompts that the picker learns from and the judged prompt."""
 _TOKENS = 30_000
-_ANSWER_S = 10.0
-"""Seconds of decoding, the same at every endpoint."""
 _SHARES = (0.0, 0.2, 0.4, 0.6, 0.7, 0.75, 0.8, 0.85, 0.95)
 
 
-class _LongAnswers(MeasuredAssessor):
-    """Assessor with a prior for long answers."""
-
-    def assess(
-        self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
-    ) -> Assessment:
-        known = super().assess(request, models, tried, now)
-        return replace(known, base_s=known.base_s + _ANSWER_S)
-
-    def speed(self, model: str) -> SpeedPrior:
-        return SpeedPrior(answer_s=super().speed(model).start_s + _ANSWER_S)
-
-
-def _fleet(policy: Policy, seed: int, *, long_answers: bool = False) -> VirtualFleet:
-    sites = sites_of(_PROFILE)
+def _fleet(policy: Policy, seed: int) -> VirtualFleet:
     return VirtualFleet(
-        sites,
+        sites_of(_PROFILE),
         FleetSettings(policy="x"),
         seed=seed,
         policies={"x": policy},
-        assessor=_LongAnswers(sites) if long_answers else None,
     )
 
 
@@ -95,12 +71,12 @@ def _ignored(_exchange: object) -> None:
     """Discard the answer, as no session is waiting for it."""
 
 
-def _cold_near(policy: Policy, seed: int, *, long_answers: bool = False) -> float:
+def _cold_near(policy: Policy, seed: int) -> float:
     """Return the share of short cold prompts that go to the near endpoint.
 
     The first are not judged: to learn its pace, the picker tries each idle endpoint ten times.
     """
-    fleet, rng = _fleet(policy, seed, long_answers=long_answers), random.Random(seed)
+    fleet, rng = _fleet(policy, seed), random.Random(seed)
     near = 0
     for number in range(1, _LEARNED + _PROMPTS + 1):
         prompt = Prompt(prompt_tokens=rng.randint(32, 499), output_tokens=1, blocks=array("Q"))
@@ -163,7 +139,6 @@ def run_one(weights: str, seed: int) -> dict[str, float]:
     """Run both kinds of decision with a policy of its own each."""
     return {
         "near": _cold_near(_policy(weights), seed),
-        "patient": _cold_near(_policy(weights), seed, long_answers=True),
         "right": _rightly(_policy(weights), seed),
     }
 

@@ -182,12 +182,12 @@ def run_cell(contestant: str, cell: Cell, cached: bool, seed: int) -> CellResult
 
 
 def questions_of(
-    surface: AccuracySurface, cell: Cell, seed: int, *, cached: bool, shared: int = 1
+    surface: AccuracySurface, cell: Cell, seed: int, *, cached: bool
 ) -> list[Question]:
     """Return a cell's held-out queries; unless cached, they have no block ids."""
     language, length = cell
     drawn = queries(languages=[language], lengths_tokens=[length], per_cell=PER_CELL, seed=seed)
-    asked = as_questions(drawn, surface, seed=seed, shared=shared)
+    asked = as_questions(drawn, surface, seed=seed)
     return asked if cached else [uncached(question) for question in asked]
 
 

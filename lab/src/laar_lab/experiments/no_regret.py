@@ -17,13 +17,13 @@ from laar.errors import SettingError
 from laar_lab.claims import Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.report import Report, Table, Value
+from laar_lab.report import Report
 from laar_lab.statistics import log_ratios
 from laar_lab.suite.case import Case, Numbers
 from laar_lab.suite.real import agent_cases, conversation_cases
 from laar_lab.suite.runs import BASELINES, OURS, Results, chosen, run_all, run_screened, table_of
 from laar_lab.suite.table import cases
-from laar_lab.suite.verdict import MARGINS, Comparison, compare, geometric
+from laar_lab.suite.verdict import MARGINS, compare, geometric
 
 _QUICK_SHARE = 0.2
 _QUICK_BASELINES = ("least-loaded", "lmetric", "smg")
@@ -55,11 +55,7 @@ def run_suite(scope: Scope) -> Report:
         "suite",
         share=_QUICK_SHARE if scope.quick else 1.0,
     )
-    tables = [table_of(results, _BY_WORKLOAD)]
-    first, *others = policies
-    if others and len(scope.seeds) > 1:
-        tables.append(_against(compare(results, first, others), f"{first} against the best"))
-    return Report(tables=tables)
+    return Report(tables=[table_of(results, _BY_WORKLOAD)])
 
 
 def run_no_regret(scope: Scope) -> Report:
@@ -123,19 +119,6 @@ def _judged(scope: Scope, known: Sequence[Case], policies: Sequence[str], label:
 
 def _roles(known: Sequence[Case]) -> dict[str, str]:
     return {case.name: case.role for case in known}
-
-
-def _against(compared: Sequence[Comparison], title: str) -> Table:
-    rows: list[tuple[Value, ...]] = [
-        (each.case, _CALLED[each.metric], each.best, each.percent, each.verdict)
-        for each in compared
-    ]
-    return Table(
-        title=f"{title}: percent more (less is better), 95 % intervals",
-        columns=("workload", "metric", "best baseline", "% more", "verdict"),
-        rows=rows,
-        digits=1,
-    )
 
 
 def _slug(metric: str) -> str:

@@ -69,12 +69,6 @@ class Comparison:
     within: bool
     verdict: str
 
-    @property
-    def percent(self) -> Estimate:
-        """How much worse ours is, in percent."""
-        mean = 100.0 * (math.exp(self.log_ratio.mean) - 1.0)
-        return Estimate(mean, 100.0 * math.exp(self.log_ratio.mean) * self.log_ratio.half)
-
 
 def _logs(runs: Sequence[Numbers], metric: str) -> list[float]:
     return [math.log(max(run[metric], 1e-9)) for run in runs]

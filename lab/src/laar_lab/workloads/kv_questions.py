@@ -32,24 +32,20 @@ def _size(language: str, length_tokens: int) -> tuple[int, int]:
     return len(text), count_tokens(text)
 
 
-def as_questions(
-    asked: Sequence[Query], surface: AccuracySurface, *, seed: int, shared: int = 1
-) -> list[Question]:
+def as_questions(asked: Sequence[Query], surface: AccuracySurface, *, seed: int) -> list[Question]:
     """Return the queries as questions of the retry loop.
 
     Args:
         asked: queries of any cells.
         surface: the accuracies of the models.
         seed: seed of the prompts' blocks and of the jitter.
-        shared: number of consecutive queries about the same data; 1 in the paper.
     """
     draws = random.Random(f"{seed}/questions")
     questions = []
     for index, query in enumerate(asked):
         tokens = _size(query.language, query.length_tokens)[1]
-        document = index // shared
         # The last block holds the question, so it is never shared.
-        blocks = spread((seed << 32) + document << 16, tokens // BLOCK_TOKENS - 1)
+        blocks = spread((seed << 32) + index << 16, tokens // BLOCK_TOKENS - 1)
         blocks.extend(spread(-index - 1, 1))
         prompt = Prompt(
             prompt_tokens=tokens, output_tokens=surface.answer_tokens, blocks=array("Q", blocks)
