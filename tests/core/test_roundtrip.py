@@ -35,9 +35,17 @@ def after(samples_s: list[float], start_s: float = math.nan) -> float:
     return start_s
 
 
+def test_one_spike_of_545_ms_moves_a_mean_of_37_ms_by_less_than_25() -> None:
+    assert smooth_rtt(0.037, 0.545) - 0.037 < 0.025
+
+
 def test_a_lasting_change_in_either_direction_is_learned_in_ten_probes() -> None:
     assert after([0.456] * 10, 0.037) > 0.9 * 0.456
     assert after([0.037] * 10, 0.456) < 0.037 * 1.4
+
+
+def test_a_mean_under_a_millisecond_still_learns() -> None:
+    assert after([0.010] * 20, 0.0002) == pytest.approx(0.010, rel=0.01)
 
 
 def test_jitter_does_not_move_the_mean() -> None:

@@ -224,14 +224,6 @@ def spread_of(scorer: Scorer) -> Counter[int]:
     return Counter(chosen(scorer, view_of([0.0] * 4, [0.0] * 4, seed=s)) for s in range(200))
 
 
-def test_llm_router_spreads_ties_instead_of_choosing_by_index() -> None:
-    spread = spread_of(PrefixAware())
-    assert len(spread) >= 3
-    assert max(spread.values()) <= 100
-    for by_index in (PrefixAware(shuffle=False), PrefixAware(shuffle_fallback=False)):
-        assert spread_of(by_index) == Counter({0: 200}), "the negative control"
-
-
 @pytest.mark.parametrize("make", [Lmetric, LeastRequest, LeastLoad, PrefixCache, CacheAware])
 def test_ties_are_broken_at_random(make: Callable[[], Scorer]) -> None:
     spread = spread_of(make())

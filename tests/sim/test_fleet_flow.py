@@ -52,26 +52,6 @@ def other(number: int) -> Prompt:
     return Prompt(prompt_tokens=8000, output_tokens=2, blocks=spread(number << 30, 500))
 
 
-def test_requests_without_room_wait_and_are_served() -> None:
-    fleet, ended, refused = serve([other(number) for number in range(1, 6)], FlowSettings())
-    assert (len(ended), refused) == (5, [])
-    waited_s = [exchange.decision.now - exchange.sent_s for exchange in ended]
-    assert waited_s[0] == 0.0 < max(waited_s)
-    assert all(exchange.sent_s == 0.0 for exchange in ended)
-    assert fleet.flows
-    assert fleet.flows[0].left == 0
-    assert not fleet.director.table.in_flight.any()
-
-
-def test_a_session_with_a_place_does_not_wait() -> None:
-    fleet, _, _ = serve([SAME], FlowSettings())
-    returned_at = fleet.clock.now
-    _, ended, _ = serve([*(other(number) for number in range(1, 5)), SAME], None, fleet)
-    last = next(exchange for exchange in ended if exchange.request.id == "4")
-    assert last.decision.now == returned_at
-    assert last.decision.uncached_tokens == pytest.approx(0.0, abs=16)
-
-
 def test_a_request_that_waited_is_decided_with_its_own_prompt() -> None:
     _, ended, _ = serve([other(number) for number in range(1, 6)], FlowSettings())
     waited = [exchange for exchange in ended if exchange.decision.now > 0.0]
