@@ -1,7 +1,7 @@
 """Run benchmarks: `python -m bench [NAME ...]`; all the short ones by default.
 
-A long benchmark (`chaos`, `failing`, `hooked`, `models`, `names`, `picker`,
-`prompts`, `road`, `sharing`, `stall`, `templates`, `useless`) runs alone; arguments
+A long benchmark (`blocks`, `chaos`, `failing`, `hooked`, `models`, `names`, `picker`,
+`prompts`, `road`, `sharing`, `stall`, `starts`, `templates`, `useless`) runs alone; arguments
 after its name are its options, and `python -m bench NAME --help` lists them.
 """
 
@@ -16,8 +16,8 @@ from bench.options import name_of, parser_for
 from laar.errors import SettingError
 
 LONG = (
-    "chaos", "failing", "hooked", "models", "names", "picker", "prompts",
-    "road", "sharing", "stall", "templates", "useless",
+    "blocks", "chaos", "failing", "hooked", "models", "names", "picker", "prompts",
+    "road", "sharing", "stall", "starts", "templates", "useless",
 )  # fmt: skip
 """Benchmarks run only by name; their `main` takes options and returns an exit status, or None."""
 
