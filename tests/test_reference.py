@@ -56,4 +56,4 @@ def test_every_metric_has_laars_prefix_and_a_description():
 def test_a_section_below_a_list_is_found():
     page = (FOLDER / "settings.md").read_text()
     assert "## `endpoints[]`" in page
-    assert "| `decisions.remember` | whole number, >= 1, <= 1e+06 | `2000` |" in page
+    assert "| `flow.max_requests` | whole number, >= 1, <= 100000 | `256` |" in page
