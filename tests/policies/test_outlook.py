@@ -10,6 +10,7 @@ from laar.core.decision import Completion
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.prefix.states import Grid
 from laar.protocol.headers import COST_MS, TTFT_MS, Answers
 from laar.protocol.stream.contract_headers import headers_of_answer
 from support.directors import director_of
@@ -72,6 +73,23 @@ def test_a_popular_prefix_is_copied_to_every_endpoint():
             at, ended = running.pop(0)
             finish(d, ended, now - at, ttft_s=0.2)
     assert len(seen) == 3
+
+
+@pytest.mark.parametrize("grid", [None, 528, 1_056, 1_536])
+def test_a_prompt_goes_where_its_state_will_spare_the_next_one(grid):
+    d, question = fleet("a:1", "b:1"), "a question of another. " * 400
+    for slot in range(2):
+        d.prefixes.states.use(slot, grid and Grid(grid, grid))
+    first = ask(d, DOCUMENT + question, 0.0)
+    finish(d, first)
+    d.table.reserve(first.slot, 100.0, 100.0)
+    second = ask(d, DOCUMENT + question[4:], 2.0)
+    assert second.believed_share < 0.1 or grid is None
+    assert second.address == first.address
+    finish(d, second)
+    third = ask(d, DOCUMENT + question[8:], 3.0)
+    assert third.believed_share > 0.6
+    assert third.address == first.address
 
 
 def test_predictions_are_reported_with_the_decision():

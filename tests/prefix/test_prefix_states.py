@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ import pytest
 
 from laar.core.request import Api, Request
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.prefix.index import Receipt
 from laar.prefix.states import MAX_STATES, Grid
 from laar.prefix.tokens import Stored, hash_blocks, root
 
@@ -56,10 +58,14 @@ def agents(rng: random.Random, texts: dict[int, str]) -> str:
     return texts[at]
 
 
+@pytest.mark.parametrize("in_flight", [0, 20])
 @pytest.mark.parametrize("unit", [BLOCK, 16])
 @pytest.mark.parametrize("kind", ["documents", "agents"])
-def test_what_is_believed_without_events_is_what_the_engine_finds(kind: str, unit: int) -> None:
+def test_what_is_believed_without_events_is_what_the_engine_finds(
+    kind: str, unit: int, in_flight: int
+) -> None:
     rng, engine, texts = random.Random(1), Engine(unit), dict[int, str]()
+    open_: deque[tuple[Receipt, float, int]] = deque()
     beliefs = PrefixBeliefs(key=b"k", max_bytes=64 << 20)
     beliefs.make_room(2)
     beliefs.set_capacity(0, 10_000_000)
@@ -75,8 +81,9 @@ def test_what_is_believed_without_events_is_what_the_engine_finds(kind: str, uni
             believed += match.shares[0] * tokens
             found += here
             total += tokens
-        receipt = beliefs.insert(0, match.chain, float(number))
-        beliefs.settle(receipt, here / tokens, tokens, "m")
+        open_.append((beliefs.insert(0, match.chain, float(number)), here / tokens, tokens))
+        if len(open_) > in_flight:
+            beliefs.settle(*open_.popleft(), "m")
     assert found / total > 0.3
     assert abs(believed - found) / total <= 0.05
     assert beliefs.index.forgotten_blocks["disproved"] == 0
@@ -148,6 +155,30 @@ def test_with_events_a_prompt_is_resumed_at_the_last_state_that_is_left(states_f
     assert share() == 0.0
     beliefs.settle(beliefs.insert(0, chain, 0.0), 0.0, 160, "m")
     assert beliefs.index.forgotten_blocks["disproved"] == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_large_blocks_shown_by_events_count_with_the_tokens_they_have(seed: int) -> None:
+    rng = random.Random(seed)
+    beliefs, size = PrefixBeliefs(key=b"k", max_bytes=64 << 20), rng.choice([16, 528, 1_056])
+    beliefs.make_room(1)
+    held, shared = beliefs.blocks_held, rng.randint(1_500, 9_000)
+    held.emptied(0, "m")
+    document = [rng.randrange(1_000) for _ in range(shared)]
+    for number in range(4):
+        ids = document + [rng.randrange(1_000) for _ in range(rng.randint(20, 1_500))]
+        text = "".join(f"{each:03} " for each in ids)  # four bytes for each token
+        asked = Request(id="", api=Api.CHAT, model="m", spans=(text,), chars=len(text))
+        match = beliefs.look_up(asked, "", ["m"], np.array([len(ids)]), float(number))
+        if number > 1:
+            expected = shared // size * size / len(ids)
+            assert match.shares[0] == pytest.approx(expected, abs=0.01 + 128 / len(ids))
+        own = hash_blocks(np.array(ids, np.uint32), size, root("", ""))
+        event = Stored(hashes=own, ids=np.array(ids[: len(own) * size]), block_size=size)
+        held.stored(0, "m", event)
+        held.stored(0, "m", Stored(hashes=own, is_state=True))
+        held.learn("m", match.chain, len(ids), size, own)
+        beliefs.settle(beliefs.insert(0, match.chain, float(number)), None, len(ids), "m")
 
 
 @pytest.mark.parametrize("lost", [0.0, 0.5])

@@ -82,6 +82,8 @@ class View:
         chains: those in modes with prefixes of their own, by `model_id`.
         fetched_tokens: number of tokens whose prefill takes as long as fetching the text cached
             in slower memory, subtracted from `cached_tokens`; None if none is cached there.
+        left_tokens: number of tokens after which each candidate would keep a recurrent state, as
+            the prompt leaves there what is cached; None if no model has such states.
         beside: the request that this one accompanies; None for nearly all requests.
         knows_outcomes: something is known about which candidates are right more often.
         fits: whether the candidate can take the request (`laar.core.needs`); None if all can.
@@ -123,6 +125,7 @@ class View:
     chain: Chain | None = None
     chains: Mapping[int, Chain] = field(default_factory=dict)
     fetched_tokens: Floats | None = None
+    left_tokens: Floats | None = None
     beside: Beside | None = None
     knows_outcomes: bool = True
     fits: Mask | None = None

@@ -179,6 +179,7 @@ def view_of(
         chain=chain,
         chains=chains,
         fetched_tokens=fetched_tokens,
+        left_tokens=None if match is None or match.left is None else match.left[slots] * tokens,
         sampled=sampled,
     )
     if reason and group.plain is not None:  # nothing is known of modes then

@@ -66,6 +66,8 @@ class PrefixMatch(NamedTuple):
             prompt's uncached part; None if every cache has room.
         fetched: for each slot, the share of the prompt that could be computed in the time it takes
             to fetch its copies from slower memory; None if no slot has any.
+        left: share of it after which each slot would keep a recurrent state, because the prompt
+            leaves there what is cached; None if no model has such states.
     """
 
     chain: Chain
@@ -74,6 +76,7 @@ class PrefixMatch(NamedTuple):
     demand: Demand | None
     again: Floats | None
     fetched: Floats | None
+    left: Floats | None = None
 
 
 class PrefixWatcher(Protocol):
@@ -136,7 +139,11 @@ class PrefixBeliefs:
         again = self.again(chain, shares, now)
         if template.tools_weight != 1.0:
             shares = template.by_tokens(shares, spans, chain.total_bytes)
-        return PrefixMatch(chain, tokens, shares, demand, again, fetched)
+        left = None
+        if self.states.grids:
+            left = self.index.shares(chain)
+            self.states.left(chain, left, self.density.mean)
+        return PrefixMatch(chain, tokens, shares, demand, again, fetched, left)
 
     def chain(self, prompt: Prompt, weights: str = "") -> Chain:
         """Hash a prompt; prompts with different salts or weights share nothing."""
@@ -203,6 +210,9 @@ class PrefixBeliefs:
             self.popular.note(chain, now)
             self.evictions.note(chain, now)
         receipt = self.index.insert(slot, chain, now)
+        if self.states.grids:
+            density = self.density.of(slot)
+            receipt.state = self.states.sent(slot, chain, density, receipt.held)
         if not heard:
             receipt.counted = self.found.counted.get(slot)
         if self.watcher is not None and not heard:
@@ -269,12 +279,12 @@ class PrefixBeliefs:
     def _evidence(self, receipt: Receipt, share: float | None, tokens: int) -> float | None:
         """Return the share that an engine found, as far as it tells what its cache holds.
 
-        A miss may be for lack of a state; the states after this prompt are recorded.
+        A miss may be for lack of a state; the state after this prompt is recorded.
         """
         chain, slot = receipt.chain, receipt.slot
         if slot in self.states.grids:
             length = tokens or chain.total_bytes / self.density.of(slot)
-            self.states.note(slot, chain, length, receipt.proven)
+            self.states.ended(slot, chain, length, receipt.state)
         elif not self.blocks_held.keeps_states(slot):
             return share
         receipt.counted = None
@@ -283,7 +293,7 @@ class PrefixBeliefs:
     def drop(self, slot: int) -> None:
         """Forget a slot."""
         self.blocks_held.drop(slot)
-        self.states.drop(slot)
+        self.states.use(slot, None)
         self.density.drop(slot)
         self.found.drop(slot)
         self.shown.drop(slot)

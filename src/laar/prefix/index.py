@@ -102,15 +102,19 @@ class Receipt:
 
     Args:
         chain: the prompt.
-        proven: number of proven blocks that were probably cached at the decision.
+        held: number of blocks that were probably cached at the decision, or about to be.
+        proven: the proven ones of them.
+        state: hash where a recurrent state was expected near the prompt's end; 0 if none.
         counted: the engine's counters at the decision (`laar.prefix.found.Counted`), if known.
     """
 
     chain: Chain
+    held: int
     proven: int
     _cache: _Cache
     _stamp: int
     _witness: int  # stamp of the use that proved the deepest proven block
+    state: int = 0
     counted: tuple[float, float] | None = None
 
     @property
@@ -188,11 +192,11 @@ class PrefixIndex:
         Every receipt must be passed once to `settle` or `retract`: open receipts are remembered.
         """
         cache, self.now = self._caches[slot], now
-        proven, witness = self._use(cache, chain.hashes, settled=False)
+        held, proven, witness = self._use(cache, chain.hashes, settled=False)
         stamp = self._stamp
         self._fit(cache)
         cache.claims[stamp] = chain.hashes
-        return Receipt(chain, proven, cache, stamp, witness)
+        return Receipt(chain, held, proven, cache, stamp, witness)
 
     def retract(self, receipt: Receipt) -> None:
         """Remove the entry of a request that failed.
@@ -417,8 +421,10 @@ class PrefixIndex:
 
     def _use(
         self, cache: _Cache, hashes: array[int], *, settled: bool, claim: int = 0
-    ) -> tuple[int, int]:
-        """Make the prompt the slot's latest use; return the blocks proven before, and by which use.
+    ) -> tuple[int, int, int]:
+        """Make the prompt the slot's latest use.
+
+        Return the blocks held before, those of them proven, and by which use.
 
         Does not evict yet. `claim` is the stamp of the open request it is for, if known.
         """
@@ -426,7 +432,7 @@ class PrefixIndex:
         held = proven = witness = edge = 0
         end = len(hashes)
         if not end:
-            return 0, 0
+            return 0, 0, 0
         while held < end and (use := cache.by_head.pop(hashes[held], None)) is not None:
             shared = shared_from(use.hashes, hashes, held)
             if use.proven > held:
@@ -449,7 +455,7 @@ class PrefixIndex:
         self._use_blocks += end
         self._segments.tag(1 << cache.slot, hashes, held, edge)
         self.held_bytes[cache.slot] += ENDS[end] - ENDS[held]
-        return proven, witness
+        return held, proven, witness
 
     def _cut(self, cache: _Cache, use: _Use, keep: int, *, for_room: bool = False) -> int:
         """Truncate a use to its first `keep` blocks; return the number removed."""

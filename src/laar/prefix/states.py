@@ -49,25 +49,44 @@ class States:
         self.grids: dict[int, Grid] = {}
         self._at: Latest[int, int] = Latest(MAX_STATES)  # slots, a bit each, by the prefix's hash
 
-    def note(self, slot: int, chain: Chain, tokens: float, shared: int) -> None:
-        """Record that a slot has computed a prompt.
+    def sent(self, slot: int, chain: Chain, bytes_each: float, shared: int) -> int:
+        """Record where a slot will keep states of a prompt; return the last place's hash, or 0.
 
         Args:
             slot: the slot; nothing happens unless its engine keeps states.
             chain: the prompt.
-            tokens: its length.
-            shared: number of its blocks that were cached there before.
+            bytes_each: bytes per token.
+            shared: number of its blocks that are cached there, or will be before it is computed.
         """
-        grid = self.grids.get(slot)
-        if grid is None or not chain.total_bytes or tokens < 1.0:
-            return
-        bytes_each = chain.total_bytes / tokens
+        if (grid := self.grids.get(slot)) is None:
+            return 0
         left = chain.bytes_of(shared) / bytes_each
-        # An engine always computes a prompt's last token.
-        for at, step in ((tokens - 1.0, grid.unit_tokens), (left, grid.block_tokens)):
-            if blocks := blocks_in(int(at // step * step * bytes_each)):
-                hash_ = chain.hashes[min(blocks, len(chain)) - 1]
-                self._at[hash_] = self._at.get(hash_, 0) | 1 << slot
+        self._note(slot, chain, left // grid.block_tokens * grid.block_tokens * bytes_each)
+        return self.ended(slot, chain, chain.total_bytes / bytes_each, 0)
+
+    def ended(self, slot: int, chain: Chain, tokens: float, expected: int) -> int:
+        """Record the last state of a prompt of so many tokens, instead of the `expected` one."""
+        unit = self.grids[slot].unit_tokens
+        last = max(0.0, tokens - 1.0) // unit * unit  # an engine always computes the last token
+        hash_ = self._note(slot, chain, last * chain.total_bytes / max(tokens, 1.0))
+        if expected not in (0, hash_):
+            self._at[expected] = self._at.get(expected, 0) & ~(1 << slot)
+        return hash_
+
+    def _note(self, slot: int, chain: Chain, place_bytes: float) -> int:
+        blocks = min(blocks_in(int(place_bytes)), len(chain))
+        if not blocks:
+            return 0
+        hash_ = chain.hashes[blocks - 1]
+        self._at[hash_] = self._at.get(hash_, 0) | 1 << slot
+        return hash_
+
+    def left(self, chain: Chain, held: npt.NDArray[np.float64], bytes_each: float) -> None:
+        """Reduce the shares of a prompt that slots hold to where it would leave a state."""
+        for slot, grid in self.grids.items():
+            if slot < len(held):
+                step = grid.block_tokens * bytes_each / max(chain.total_bytes, 1)
+                held[slot] = held[slot] // step * step
 
     def limit(self, chain: Chain, shares: npt.NDArray[np.float64], bytes_each: float) -> None:
         """Reduce each slot's share of a prompt to the part that its engine can resume.
@@ -97,15 +116,11 @@ class States:
 
     def use(self, slot: int, grid: Grid | None) -> None:
         """Set the grid of a slot's engine; None if it keeps no states."""
-        if grid is not None:
+        if grid is None:
+            self.clear(slot)
+            self.grids.pop(slot, None)
+        else:
             self.grids[slot] = grid
-        elif slot in self.grids:
-            self.drop(slot)
-
-    def drop(self, slot: int) -> None:
-        """Forget a slot whose endpoint was removed."""
-        self.clear(slot)
-        self.grids.pop(slot, None)
 
     def clear(self, slot: int) -> None:
         """Forget the states of an engine that restarted."""

@@ -449,12 +449,10 @@ class TokenBlocks:
         place = text.chain.bytes_of(depth)
         # The next turn shares the answer's blocks too, which come after the offset.
         shared = min(shared_blocks(text.blocks, other.blocks), other.tokens // size)
-        at = float(size * shared)
-        if depth == len(other.chain):  # it continues: known except for the last block
-            guess = other.tokens_at(place)
-            if guess - at > size:
-                return  # the engine's template renders earlier turns differently
-            at = min(max(at, guess), at + size - 1.0)
+        at, guess = float(size * shared), other.tokens_at(place)
+        if depth == len(other.chain) and guess - at > size:
+            return  # it continues, but the engine's template renders earlier turns differently
+        at = min(max(at, guess), at + size - 1.0)  # known except for the last block
         before = [anchor for anchor in other.anchors[1:-1] if anchor[0] < place and anchor[1] <= at]
         if 0 < place < text.chain.total_bytes and at <= text.tokens:
             before = [(0, 0.0), *before[-_MAX_ANCHORS:], (place, at)]
@@ -510,8 +508,9 @@ class TokenBlocks:
             if held.states is None:
                 of_text *= found_of_shown.item(slot)
             believed = float(shares[slot])
-            # A partial block of token ids is not cached; a chat's is, as its answer completes it.
-            if of_text >= believed or (held.exact and (chain.tokens or found < wanted)):
+            # A partial block of a chat is cached, as its answer completes it, but has no state.
+            counted = found < wanted or chain.tokens or held.states is not None
+            if of_text >= believed or (held.exact and counted):
                 if of_text < believed:
                     late = (shared_blocks(chain.hashes, other.hashes) for _, other in held.late)
                     coming = min(believed, max(claimed(slot), chain.fraction(max(late, default=0))))

@@ -35,7 +35,8 @@ first token is counted twice: for that token, and for the end.
 * `invested`: a prefix that many requests share is worth a copy. It saves them the time by which the
   endpoints that hold the prefix were recently busier, on average, than this one. As many requests
   are expected as arrived recently (`laar.prefix.demand`), less those that the existing copies would
-  serve. The amount is at most the cost of the copy.
+  serve. The amount is at most the cost of the copy. So is the state that an engine keeps where a
+  prompt leaves what is cached (`laar.prefix.states`), if no other can resume there.
 
 The time to load an adapter, or to wait for a free adapter slot, is part of the
 base (`laar.core.adapters`). For a conversation, a different model counts as right less often, by a
@@ -104,6 +105,9 @@ class Outlook:
             spared_s = _spared(view, view.demand, engines, inputs, priced, total_s)
             if spared_s is not None:
                 total_s, others_s = total_s - spared_s, others_s - spared_s
+        if view.demand is not None and view.left_tokens is not None:
+            kept_s = _kept(view, view.demand, view.left_tokens, priced)
+            total_s, others_s = total_s - kept_s, others_s - kept_s
         probability = view.probability
         moving = _moving(view) if len(view.table.models) > 1 else None
         if moving is not None:
@@ -190,6 +194,15 @@ def _spared(
     spared = np.zeros(len(share))
     spared[near] = np.where(gains, np.minimum(worth, cost), 0.0)
     return spared
+
+
+def _kept(view: View, demand: Demand, left_tokens: Floats, priced: Price) -> Floats:
+    """Return the seconds that the state each candidate would keep saves the next request."""
+    tokens, cached = np.maximum(view.tokens, 1.0), view.cached_tokens
+    gained = np.maximum(left_tokens - np.maximum.reduce(cached), 0.0)
+    asked = np.minimum(np.interp(left_tokens / tokens, *demand), 1.0)
+    saved: Floats = asked * gained / np.maximum(tokens - cached, 1.0) * priced.copy_s
+    return saved
 
 
 def _moving(view: View) -> Floats | None:
