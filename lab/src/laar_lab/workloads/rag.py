@@ -83,6 +83,26 @@ def disjoint(*, requests: int = 2000, docs: int = 15) -> Load:
     return [list(range(i * docs, (i + 1) * docs)) for i in range(requests)]
 
 
+def long_documents(
+    seed: int,
+    *,
+    requests: int,
+    documents: int,
+    s: float = 0.9,
+    passages: tuple[int, int] = (4, 24),
+    others: int = 3,
+) -> Load:
+    """Draw requests with all passages of a document, by rank^-s, and up to `others` of others."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(*passages, size=documents, endpoint=True)
+    starts = np.concatenate(([0], np.cumsum(lengths))).tolist()
+    load = []
+    for about in rng.choice(documents, size=requests, p=_weights(documents, s)).tolist():
+        more = rng.integers(starts[-1], size=rng.integers(others, endpoint=True)).tolist()
+        load.append([*range(starts[about], starts[about + 1]), *more])
+    return load
+
+
 class EngineCache:
     """An LRU prefix cache of one endpoint, in units of documents, all equally long.
 

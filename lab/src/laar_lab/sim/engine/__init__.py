@@ -19,6 +19,7 @@ from laar_lab.sim.engine.schedule import Desk, Plan, Scheduler
 from laar_lab.sim.engine.sequence import Seq
 from laar_lab.sim.engine.settings import EngineSettings, SlackSettings
 from laar_lab.sim.engine.simulated import SCHEDULERS, SimulatedEngine
+from laar_lab.sim.engine.states import block_of
 
 __all__ = [
     "SCHEDULERS",
@@ -45,6 +46,7 @@ __all__ = [
     "Step",
     "Timing",
     "Work",
+    "block_of",
     "build_engine",
     "drive",
     "load_hardware",

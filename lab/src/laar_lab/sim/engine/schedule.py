@@ -73,19 +73,22 @@ class Scheduler(Protocol):
         ...
 
 
-def _fill(desk: Desk, tokens: int) -> list[tuple[Seq, int]]:
+def _fill(desk: Desk, tokens: int, grid: int = 0) -> list[tuple[Seq, int]]:
     chunks: list[tuple[Seq, int]] = []
     for seq in desk.prefilling:
         if tokens <= 0:
             return chunks
-        chunk = min(seq.remaining, tokens)
-        chunks.append((seq, chunk))
+        chunk = seq.chunk(tokens, grid)
+        if chunk:
+            chunks.append((seq, chunk))
         tokens -= chunk
     while tokens > 0 and desk.waiting:
         seq = desk.waiting[0]
         if not desk.admit(seq):
             break
-        chunk = min(seq.remaining, tokens)
+        chunk = seq.chunk(tokens, grid)
+        if not chunk:
+            break
         chunks.append((seq, chunk))
         tokens -= chunk
     return chunks
@@ -96,6 +99,7 @@ class Fcfs:
 
     def __init__(self, settings: EngineSettings) -> None:
         self._budget_tokens = settings.max_num_batched_tokens
+        self._grid = settings.block_size if settings.state_groups else 0
 
     def key(self, seq: Seq) -> tuple[float, ...]:
         """Return the order of submission, so that a preempted sequence returns to its place."""
@@ -103,7 +107,8 @@ class Fcfs:
 
     def plan(self, now: float, desk: Desk) -> Plan:
         """Plan all decodes, and prefills with the rest of the budget."""
-        return Plan(True, _fill(desk, self._budget_tokens - desk.decode_work().decodes))
+        tokens = self._budget_tokens - desk.decode_work().decodes
+        return Plan(True, _fill(desk, tokens, self._grid))
 
     def victim(self, running: list[Seq]) -> Seq:
         """Return the most recently admitted sequence."""

@@ -18,6 +18,7 @@ class Seq:
         cached: prompt tokens found in the prefix cache at the first admission.
         held: hashes of its blocks that can be found, first to last.
         blocks: number of all its blocks.
+        stops: numbers of tokens at which a prefill must stop, because a state is kept there.
         flights: number of current iterations that it is part of; several with pipeline stages.
         gone: aborted or lost during an iteration.
         line: urgency, cached until the context changes by schedulers that order by slack.
@@ -35,6 +36,7 @@ class Seq:
         "job",
         "line",
         "number",
+        "stops",
         "target",
     )
 
@@ -48,6 +50,7 @@ class Seq:
         self.cached = 0
         self.held: list[int] = []
         self.blocks = 0
+        self.stops: list[int] = []
         self.flights = 0
         self.gone = False
         self.line: Line | None = None
@@ -56,6 +59,20 @@ class Seq:
     def remaining(self) -> int:
         """Tokens left to prefill."""
         return self.target - self.context
+
+    def chunk(self, tokens: int, grid: int) -> int:
+        """Return how many tokens to prefill next, at most `tokens`.
+
+        With a grid, a chunk ends at a multiple of it, or where it must stop.
+        """
+        chunk = min(self.remaining, tokens)
+        if grid and chunk:
+            start, end = self.context, self.context + chunk
+            if end < self.target:
+                end = max(start, end // grid * grid)
+            end = min((stop for stop in self.stops if start < stop < end), default=end)
+            chunk = end - start
+        return chunk
 
     @property
     def left(self) -> int:

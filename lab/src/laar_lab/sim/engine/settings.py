@@ -49,6 +49,8 @@ class EngineSettings:
     Args:
         num_blocks: number of KV blocks in memory.
         block_size: tokens per block.
+        state_groups: groups of layers with a recurrent state (`laar_lab.sim.engine.states`); 0 if
+            the model has none. A kept state takes a block for each group.
         max_num_seqs: maximum number of concurrent sequences (vLLM's default on a large device).
         max_num_batched_tokens: maximum number of tokens per iteration; the size of static chunks.
         max_num_queued: number of waiting jobs above which `submit` rejects; no experiment has as
@@ -76,6 +78,7 @@ class EngineSettings:
 
     num_blocks: _Count
     block_size: _Count = 16
+    state_groups: Annotated[int, Field(ge=0)] = 0
     max_num_seqs: _Count = 256
     max_num_batched_tokens: _Count = 2048
     max_num_queued: _Count = 65_536

@@ -22,6 +22,7 @@ It does not model tokenization, network, client behavior, speculative decoding o
 from __future__ import annotations
 
 import math
+import operator
 import random
 from bisect import bisect_left, insort
 from collections import deque
@@ -42,12 +43,21 @@ from laar_lab.sim.engine.schedule import (
 )
 from laar_lab.sim.engine.sequence import Seq
 from laar_lab.sim.engine.settings import EngineSettings
+from laar_lab.sim.engine.states import StatePool
 
 SCHEDULERS = ("fcfs", "non-preemptive", "prefill-first", "priority", "slack")
 """Names for `EngineSettings.scheduler`, besides `parallel`."""
 
 
 def _scheduler(settings: EngineSettings, cost: CostModel) -> Scheduler:
+    if settings.state_groups and (
+        settings.scheduler not in ("fcfs", "priority")
+        or settings.block_size > settings.max_num_batched_tokens
+    ):
+        raise SettingError(
+            "engine settings: `state_groups` needs the scheduler fcfs or priority, and blocks of "
+            "at most `max_num_batched_tokens`"
+        )
     match settings.scheduler:
         case "fcfs":
             return Fcfs(settings)
@@ -98,18 +108,20 @@ class SimulatedEngine:
         rng: draws the jitter of iteration times.
 
     Raises:
-        SettingError: the scheduler is unknown.
+        SettingError: the scheduler is unknown, or can't serve a model with a recurrent state.
     """
 
     def __init__(self, cost: CostModel, settings: EngineSettings, rng: random.Random) -> None:
         self._cost, self._settings, self._rng = cost, settings, rng
         self._scheduler = _scheduler(settings, cost)
         self._block_size = settings.block_size
+        self._grid = settings.block_size if settings.state_groups else 0
         # In a pipeline, a new job may enter behind a pass in progress, and KV groups may join in
         # the middle of a stretch. Neither can be computed in closed form.
         self._mergeable = cost.stages == 1 and cost.kv_parallel == 1
         self._one_chunk = cost.stages > 1 and not settings.stream_pipeline
         self._pool = BlockPool(settings.num_blocks, record=settings.kv_events)
+        self._states = StatePool(self._pool, settings.state_groups)
         self._reset()
 
     def _reset(self) -> None:
@@ -131,7 +143,8 @@ class SimulatedEngine:
 
     def submit(self, job: Job) -> None:
         """Put a job in the waiting queue; see the interface."""
-        longest = self._settings.num_blocks * self._block_size
+        blocks = self._settings.num_blocks - self._states.running_blocks
+        longest = blocks * self._block_size
         check_job(
             job,
             longest=longest,
@@ -146,7 +159,8 @@ class SimulatedEngine:
     def cached_tokens(self, job: Job) -> int:
         """Look up the prompt; see the interface."""
         size = self._block_size
-        return self._pool.match(job.blocks, (job.prompt_tokens - 1) // size)[0] * size
+        found, _ = self._pool.match(job.blocks, (job.prompt_tokens - 1) // size)
+        return self._states.resumable(job.blocks, found) * size
 
     def abort(self, job_id: str) -> None:
         """Drop a job; see the interface."""
@@ -223,36 +237,61 @@ class SimulatedEngine:
         """Return whether `admit` would succeed now, and the number of cached prompt tokens."""
         size = self._block_size
         # The last token is always computed: its output is the answer's first token.
-        found, idle = self._pool.match(seq.job.blocks, (seq.target - 1) // size)
+        cached, _ = self._pool.match(seq.job.blocks, (seq.target - 1) // size)
+        found, idle = self._pool.match(
+            seq.job.blocks, self._states.resumable(seq.job.blocks, cached)
+        )
+        blocks = -(-seq.target // size) + self._states.running_blocks
         fits = (
             not self._preempted
             and len(self._jobs) - len(self.waiting) < self._settings.max_num_seqs
-            and -(-seq.target // size) - found + idle <= self._pool.free
+            and blocks - found + idle <= self._pool.free
         )
         return fits, found * size
 
     def admit(self, seq: Seq) -> bool:
         """Move a waiting sequence to `prefilling`; return False if its blocks do not fit."""
         fits, cached = self.admissible(seq)
-        if not fits:
+        if not fits or (self._grid and not self._set_stops(seq, cached)):
             return False
-        found = cached // self._block_size
+        size, states = self._block_size, self._states
+        found = cached // size
         seq.held = list(seq.job.blocks[:found])
         self._pool.share(seq.held)
-        seq.blocks = -(-seq.target // self._block_size)
-        self._pool.take(seq.blocks - found)
+        seq.blocks = -(-seq.target // size)
+        if self._grid and found:
+            states.keep(seq.held[-1])
+        self._pool.take(seq.blocks - found + states.running_blocks)
         seq.context = cached
         if seq.admitted < 0:
             # Once preempted, all is prefilled here.
             seq.context = seq.cached = cached = max(cached, seq.job.fetched)
             self._queries += seq.job.prompt_tokens
-            self._hits += found * self._block_size
+            self._hits += found * size
             if seq.job.fetched:
                 self._publish(seq)
         seq.admitted = self._admissions
         self._admissions += 1
         self.waiting.remove(seq)
         self.prefilling.append(seq)
+        return True
+
+    def _set_stops(self, seq: Seq, cached: int) -> bool:
+        """Set where a sequence keeps states; return False if it has to wait for another's state.
+
+        Blocks count as cached in the iteration that computes them, but states only after it.
+        """
+        size, blocks = self._block_size, seq.job.blocks
+        last = (seq.target - 1) // size
+        leaves, _ = self._pool.match(blocks, last)
+        for other in self.prefilling:
+            # Chained hashes are equal only if all before them are.
+            same = sum(map(operator.eq, blocks, other.job.blocks))
+            shared = min(same, last, other.target // size)
+            if any(max(cached, other.context) < stop <= shared * size for stop in other.stops):
+                return False
+            leaves = max(leaves, shared)
+        seq.stops = [size * leaves, (seq.job.prompt_tokens - 1) // size * size]
         return True
 
     # One iteration.
@@ -297,6 +336,8 @@ class SimulatedEngine:
         seq.context += chunk
         seq.flights += 1
         self._publish(seq)
+        if seq.context in seq.stops and seq.context <= len(seq.held) * self._block_size:
+            self._states.keep(seq.held[seq.context // self._block_size - 1])
         (flight.chunks if seq.remaining else flight.finals).append(seq)
         if self._one_chunk or not seq.remaining:  # without streaming the chunk must leave first
             self.prefilling.remove(seq)
@@ -394,5 +435,7 @@ class SimulatedEngine:
             self._pool.publish(fresh, parent)
 
     def _release(self, seq: Seq) -> None:
-        self._pool.release(seq.held, seq.blocks - len(seq.held))
+        if seq.blocks:
+            nameless = seq.blocks - len(seq.held) + self._states.running_blocks
+            self._pool.release(seq.held, nameless)
         seq.held, seq.blocks = [], 0

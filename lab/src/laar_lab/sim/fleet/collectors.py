@@ -1,4 +1,4 @@
-"""Collectors of a virtual fleet, whose scrapes and probes are delayed as in production.
+"""Collectors of a virtual fleet, whose scrapes, probes and events are delayed as in production.
 
 Unlike the product's, their intervals have no jitter; random phases spread the readings instead.
 """
@@ -6,17 +6,20 @@ Unlike the product's, their intervals have no jitter; random phases spread the r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from laar.core.director import Director
 from laar.core.endpoints import Reading
-from laar_lab.sim.engine import Load
+from laar.prefix.states import Grid
+from laar_lab.sim.engine import KvEvent, Load
 from laar_lab.sim.fleet.clock import VirtualClock
+from laar_lab.sim.fleet.kv_events import follow
 from laar_lab.sim.fleet.link import Link, generator
 from laar_lab.sim.fleet.site import EngineHost, Site
 
 
 class Collectors:
-    """Scrapes and probes every endpoint in the background of a run.
+    """Scrapes and probes every endpoint in the background of a run, and follows its KV events.
 
     It starts as if it had been running: everything has been read once, and later readings are
     spread out.
@@ -27,6 +30,8 @@ class Collectors:
         hosts: their engines, by name.
         links: the network paths to them, by name.
         directors: directors to which each reading is passed.
+        reads_states: whether a page tells the picker where the engine keeps states.
+        follows_events: whether the picker follows KV events, which the engines must report.
         scrape_interval_s: seconds between two scrapes of an engine.
         probe_interval_s: seconds between two round-trip probes.
         seed: seed of the run.
@@ -40,6 +45,8 @@ class Collectors:
         links: Mapping[str, Link],
         directors: Sequence[Director],
         *,
+        reads_states: bool,
+        follows_events: bool,
         scrape_interval_s: float,
         probe_interval_s: float,
         seed: int,
@@ -49,6 +56,7 @@ class Collectors:
         self._hosts = hosts
         self._links = links
         self._directors = directors
+        self._reads_states = reads_states
         self._scrape_s = scrape_interval_s
         self._probe_s = probe_interval_s
         self._starts = dict.fromkeys(self._sites, 0)
@@ -61,6 +69,9 @@ class Collectors:
             self._measured(name, self._round_trip_s(name))
             self._clock.later(phases.random() * scrape_interval_s, self._scrape, name)
             self._clock.later(phases.random() * probe_interval_s, self._probe, name)
+            if follows_events:
+                self._follow(name, (KvEvent("cleared"),))
+                self._hosts[name].on_events = partial(self._publish, name)
 
     def _round_trip_s(self, name: str) -> float:
         return self._links[name].rtt_s(self._clock.now, self._probes[name].gauss(0.0, 1.0))
@@ -70,6 +81,15 @@ class Collectors:
         now, half = self._clock.now, 0.5 * self._round_trip_s(name)
         self._clock.later(now + half, self._page, name, half)
         self._clock.later(now + self._scrape_s, self._scrape, name)
+
+    def _publish(self, name: str, events: Sequence[KvEvent]) -> None:
+        half = 0.5 * self._round_trip_s(name)
+        self._clock.later(self._clock.now + half, self._follow, name, events)
+
+    def _follow(self, name: str, events: Sequence[KvEvent]) -> None:
+        for director in self._directors:
+            if director.table.slot(name) >= 0:
+                follow(director, name, self._sites[name].engine.settings, events)
 
     def _page(self, name: str, half: float) -> None:
         if not self._hosts[name].down:
@@ -83,6 +103,9 @@ class Collectors:
             kv_usage=load.kv_usage,
             capacity_tokens=settings.num_blocks * settings.block_size,
         )
+        grid = None
+        if self._reads_states and settings.state_groups:
+            grid = Grid(settings.block_size, settings.block_size)
         starts, before = self._hosts[name].starts, self._starts[name]
         self._starts[name] = starts
         for director in self._directors:
@@ -97,6 +120,7 @@ class Collectors:
                 if starts > before:
                     director.prefixes.restarted(slot)
                 director.prefixes.set_capacity(slot, reading.capacity_tokens)
+                director.prefixes.states.use(slot, grid)
             is_idle = slot in director.table.draining and load.waiting + load.running <= 0.0
             if is_idle and director.sources.has_drained(slot, self._clock.now):
                 director.table.leave_out(name)

@@ -36,6 +36,7 @@ from laar_lab.sim.fleet.clock import VirtualClock
 from laar_lab.sim.fleet.collectors import Collectors
 from laar_lab.sim.fleet.exchange import Exchange
 from laar_lab.sim.fleet.flow import FlowControl
+from laar_lab.sim.fleet.kv_events import learn
 from laar_lab.sim.fleet.link import Link, generator
 from laar_lab.sim.fleet.pickers import build_picker, endpoint_of
 from laar_lab.sim.fleet.probes import Probes
@@ -150,6 +151,8 @@ class VirtualFleet:
             self._hosts,
             self._links,
             self.directors,
+            reads_states=settings.cached_as != "blocks",
+            follows_events=settings.cached_as == "events",
             scrape_interval_s=settings.scrape_interval_s,
             probe_interval_s=settings.probe_interval_s,
             seed=seed,
@@ -461,6 +464,13 @@ class VirtualFleet:
             director.replied(exchange.decision, Reply(status=200, found=GOOD), now, read=True)
         director.settle(exchange.decision, end)
         self._touched(exchange.picker)
+        view = exchange.decision.view
+        if self.settings.cached_as == "events" and view is not None and view.chain is not None:
+            job = self._job(exchange.address, "", exchange.prompt, None)
+            size = self._sites[exchange.address].engine.settings.block_size
+            blocks = job.blocks[: job.prompt_tokens // size]
+            model = exchange.decision.model
+            learn(director, model, view.chain, job.prompt_tokens, blocks, size)
         if self.flows:
             self.flows[exchange.picker].ended(exchange.decision)
         on_end(exchange)

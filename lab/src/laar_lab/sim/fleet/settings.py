@@ -27,6 +27,9 @@ class FleetSettings:
         weights: weights of the cost.
         use_prefixes: whether to keep a prefix index.
         prefix_bytes: memory limit of the index.
+        cached_as: what the picker knows about engines with a recurrent state. blocks: nothing, so
+            a prompt counts as cached up to its last cached block; states: what their metrics
+            pages say; events: also their KV events, which their settings must request.
         scrape_interval_s: seconds between two scrapes of an engine.
         probe_interval_s: seconds between two round-trip probes.
         retries: how a retry is placed; see `DirectorSettings`.
@@ -51,6 +54,7 @@ class FleetSettings:
     weights: CostWeights = field(default_factory=CostWeights)
     use_prefixes: bool = True
     prefix_bytes: int = 128 << 20
+    cached_as: Literal["blocks", "states", "events"] = "states"
     scrape_interval_s: float = 1.0
     probe_interval_s: float = 5.0
     retries: Retries = DirectorSettings().retries

@@ -7,11 +7,11 @@ this gives the same times as single iterations with fewer calls.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from laar.errors import RequestError
-from laar_lab.sim.engine import EngineProfile, Job, Load, Step, build_engine
+from laar_lab.sim.engine import EngineProfile, Job, KvEvent, Load, Step, build_engine
 from laar_lab.sim.fleet.clock import VirtualClock
 from laar_lab.sim.fleet.link import LinkProfile
 
@@ -60,6 +60,7 @@ class EngineHost:
         down: whether connections are refused.
         starts: number of restarts.
         busy_s: seconds that the engine has spent running steps.
+        on_events: called with the KV events of a step, if it has any.
     """
 
     def __init__(self, clock: VirtualClock, profile: EngineProfile, *, seed: int = 0) -> None:
@@ -72,6 +73,7 @@ class EngineHost:
         self.down = False
         self.starts = 0
         self.busy_s = 0.0
+        self.on_events: Callable[[Sequence[KvEvent]], None] = lambda _events: None
         self._ran_at = 0.0
         self._waiting: dict[str, tuple[OnFirst, OnEnd]] = {}
         self._begun: set[str] = set()
@@ -182,6 +184,8 @@ class EngineHost:
         if version != self._version or self._step is None:
             return  # the step was cut meanwhile
         self.busy_s += self._clock.now - self._ran_at
+        if self._step.events:
+            self.on_events(self._step.events)
         for gain in self._step.progress:
             if gain.job_id not in self._waiting:
                 continue  # dropped during the step
