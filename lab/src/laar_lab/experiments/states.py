@@ -6,7 +6,10 @@ the 400 documents are asked about by rank^-0.9. At 8 requests per second least-l
 
 All rules have the same fleet, prompts and times. `states unknown` is laar without what the metrics
 page says of states: a prompt counts as cached up to its last cached block, answers that found less
-correct it, and no candidate gets credit for a state. The loads were chosen on seeds 0 to 15.
+correct it, and no candidate gets credit for a state. No claim is about laar with KV events, whose
+mean TTFT was .440 and .496 s on the claims' seeds, against .441 and .498 without them.
+
+The loads were chosen on seeds 0 to 15.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import numpy as np
 from laar_lab.claims import Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.report import Report, means_table
+from laar_lab.report import Report
 from laar_lab.sim.engine import load_profile
 from laar_lab.sim.fleet import Arrival, Exchange, FleetSettings, VirtualFleet, replay_open
 from laar_lab.sim.fleet.link import generator
@@ -33,6 +36,7 @@ RULES = {
     "laar, states unknown": FleetSettings(cached_as="blocks"),
     "least-loaded": FleetSettings(policy="least-loaded"),
 }
+CLAIMED = ("laar", "laar, states unknown", "least-loaded")
 LOADS = {"6 per second": 6.0, "8 per second": 8.0}
 ENDPOINTS, DOCUMENTS, SECONDS, UNCOUNTED_S = 4, 400, 120.0, 30.0
 
@@ -66,21 +70,11 @@ def run_one(per_s: float, rule: str, seconds: float, seed: int) -> dict[str, flo
     }
 
 
-_SHOWN = {
-    "ttft_mean_s": "TTFT mean s",
-    "ttft_p95_s": "TTFT p95 s",
-    "found": "found cached",
-    "believed": "believed cached",
-}
-
-
 def run(scope: Scope) -> Report:
     """Run every load under every rule."""
     seconds = 20.0 if scope.quick else SECONDS
-    cases = {(name, rule): (LOADS[name], rule, seconds) for name, rule in product(LOADS, RULES)}
+    cases = {(name, rule): (LOADS[name], rule, seconds) for name, rule in product(LOADS, CLAIMED)}
     runs = grid(run_one, cases, scope.seeds, label="states")
-    title = "RAG on engines with a recurrent state; shares of the prompts' tokens"
-    table = means_table(title, ("load", "rule"), runs, _SHOWN, digits=3)
 
     def beside(rule: str, metric: str) -> dict[str, Seen]:
         return {name: paired(runs[name, "laar"], runs[name, rule], metric) for name in LOADS}
@@ -90,7 +84,7 @@ def run(scope: Scope) -> Report:
         for slug, rule in (("unknown", "laar, states unknown"), ("least-loaded", "least-loaded"))
         for short, metric in (("mean", "ttft_mean_s"), ("p95", "ttft_p95_s"))
     }
-    return Report(tables=[table], evidence=evidence)
+    return Report(evidence=evidence)
 
 
 EXPERIMENTS = declared(__name__, {"states": run})
