@@ -30,7 +30,7 @@ from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.experiments.agents_cliff import JUDGED_FROM, SESSION_TOKENS, _Run, total
 from laar_lab.experiments.agents_runs import KV_TOKENS
-from laar_lab.report import Report, means_table
+from laar_lab.report import Report
 from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, Exchange, Prompt, Turn, generator, request_of
 from laar_lab.sim.fleet import spread as ids
 from laar_lab.suite import fleets
@@ -154,16 +154,6 @@ def _in_lanes(gate: Any) -> None:
     gate._hold = held
 
 
-_SHOWN = {
-    "turns_per_s": "turns/s",
-    "group_s": "mean group s",
-    "turn_s": "mean turn s",
-    "ttft_p95_s": "TTFT p95 s",
-    "hit_rate": "hit rate",
-    "fairness": "p95 session / mean",
-}
-
-
 def run_groups(data: Path, half: int, load: float, way: str, seed: int) -> dict[str, float]:
     """Run a rule on half of the sessions, `load` times as many at a time as the caches hold."""
     kv_tokens = KV_TOKENS * (100 if way == _FITS else 1)
@@ -190,8 +180,6 @@ def run(scope: Scope) -> Report:
     fewer = [(load, _ALONE) for load in (() if scope.quick else (0.75, 1.25))]
     cases = {case: (scope.data, half, *case) for case in (*ways, *fewer)}
     runs = grid(run_groups, cases, scope.seeds, label="agents-groups")
-    title = "concurrent sessions as multiples of what the caches hold"
-    table = means_table(title, ("load", "rule"), runs, _SHOWN, digits=3)
     alone = runs[_LOAD, _ALONE]
     best = max((*fewer, (_LOAD, _ALONE)), key=lambda case: total(runs[case], "turns_per_s"))
     rivals = {"unit": _UNITS, "fits": (_FITS,)}
@@ -201,7 +189,7 @@ def run(scope: Scope) -> Report:
     }
     evidence["fewer"] = {f"{best[0]}": paired(runs[best], alone, "turns_per_s")}
     evidence["gate"] = {rule: paired(alone, runs[_LOAD, rule], "turns_per_s") for rule in _RULES}
-    return Report(tables=[table], evidence=evidence)
+    return Report(evidence=evidence)
 
 
 EXPERIMENTS = declared(__name__, {"agents-groups": run})
