@@ -137,19 +137,20 @@ def processor(endpoints: int, clock: Callable[[], float] = time.monotonic) -> Ex
     metrics = Metrics()
     with as_file(files("laar_lab.sim") / "data" / "laar-fleet.capability.json") as path:
         capability = read_capability(path)
+    prefixes = PrefixBeliefs(key=b"bench", max_bytes=128 << 20)
     director = Director(
         table,
         build_policies(CostWeights()),
         DirectorSettings(),
         rng=rng,
         assessor=CapabilityAssessor(capability),
-        prefixes=PrefixBeliefs(key=b"bench", max_bytes=128 << 20),
+        prefixes=prefixes,
         health=Health(HealthSettings(), rng=rng),
     )
     director.watch(metrics.decided)
     parts: Any = SimpleNamespace(  # a picker's, except those that only report
         director=director,
-        prefixes=None,
+        prefixes=prefixes,
         settings=SimpleNamespace(stream=StreamSettings(), flow=Flow(), routing=Routing()),
         sampler=Sampler(0.0, every_s=1.0, rng=rng),
         clock=clock,

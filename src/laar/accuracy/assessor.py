@@ -143,8 +143,10 @@ class CapabilityAssessor:
         key = tuple(models)
         language = language_of(request.question)
         per_char, mean_per_char = self._tokens.tokens_per_char(key, language)
-        task = task_name(request.task) or task_of(request.question)
-        asked = Features(language, bucket_of(request.chars * mean_per_char), task)
+        task = task_name(request.task) if request.task else ""
+        asked = Features(
+            language, bucket_of(request.chars * mean_per_char), task or task_of(request.question)
+        )
         published = self.capability.probabilities(key, asked)
         features, shares = self.capability.guess(asked, request.question)
         prior = published

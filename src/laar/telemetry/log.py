@@ -8,6 +8,8 @@ the directory missing, that batch is lost and a problem is counted, but no reque
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import os
 from collections import Counter, deque
 from collections.abc import Callable
@@ -113,9 +115,17 @@ class DecisionLog:
         return None
 
     def _rotate(self) -> None:
-        """Rotate the file if due."""
-        if self._path.exists() and self._path.stat().st_size >= MAX_BYTES:
-            old = [Path(f"{self._path}.{number}") for number in range(1, KEEP + 1)]
-            for source, target in reversed([*pairwise([self._path, *old])]):
-                if source.exists():
-                    source.replace(target)
+        """Rotate the file if due. Pickers that take over share one log, so one of them moves it."""
+        with contextlib.suppress(FileNotFoundError):  # missing, or another has moved it
+            if self._path.stat().st_size < MAX_BYTES:
+                return
+            handle = os.open(self._path, os.O_WRONLY)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                if os.path.samestat(os.fstat(handle), self._path.stat()):
+                    old = [Path(f"{self._path}.{number}") for number in range(1, KEEP + 1)]
+                    for source, target in reversed([*pairwise([self._path, *old])]):
+                        if source.exists():
+                            source.replace(target)
+            finally:
+                os.close(handle)
