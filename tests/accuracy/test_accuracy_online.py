@@ -153,8 +153,10 @@ json_values = st.recursive(
 def test_any_state_is_restored_without_an_error(state: object, cells: list[object]) -> None:
     online = OnlineOutcomes()
     assert online.restore(state, 0.0) == 0
-    online.restore({"schema": 1, "features_schema": 1, "cells": cells}, 0.0)
+    online.restore({"schema": 1, "features_schema": 1, "cells": cells, "repeats": cells}, 0.0)
+    online.restore({"schema": 1, "features_schema": 1, "repeats": state}, 0.0)
     assert 0 < mean_of(online, 0.5, 0.0) < 1
+    assert 0 <= online.repeats.share("") <= 1
 
 
 def test_a_state_with_a_different_features_schema_is_not_restored() -> None:

@@ -58,11 +58,15 @@ def ask(d: Director, tried: str = "") -> Decision:
 
 
 class Sampled(PlainAssessor):
-    """Knows what first answers and repeats are worth; nothing of the models in `unknown`."""
+    """Knows what first answers and repeats are worth; nothing of the models in `unknown`.
+
+    Those in `reported` are known by reported outcomes alone.
+    """
 
     def __init__(self, rng: random.Random) -> None:
         self.right, self.share = rng.uniform(0.2, 1.0), {m: rng.uniform(0.1, 1.0) for m in MODELS}
         self.unknown = rng.choice([(), (), "a", "b", "ab"])
+        self.reported = rng.choice([(), "b", "c", "bc"])
 
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
@@ -70,7 +74,8 @@ class Sampled(PlainAssessor):
         return replace(
             super().assess(request, models, tried, now),
             probability=np.full(len(models), self.right),
-            evidence=np.array([99.0 * (model not in self.unknown) for model in models]),
+            evidence=np.array([99.0 * (m not in (*self.unknown, *self.reported)) for m in models]),
+            reported=np.array([0.5 * (m in self.reported) for m in models]),
             repeats=None if request.reproducible else np.array(list(map(self.share.get, models))),
         )
 
@@ -87,7 +92,10 @@ def test_a_repeat_is_chosen_where_its_answer_is_another_draw_and_worth_it(seed: 
     decision = d.choose(request, 0.0)
     assert decision.view is not None
     repeats = {
-        m: tried.count(m) if request.reproducible or m in known.unknown else 0 for m in MODELS
+        m: tried.count(m)
+        if request.reproducible or (m in known.unknown and m not in known.reported)
+        else 0
+        for m in MODELS
     }
     costs = {m: seconds[m] / known.share[m] ** (tried.count(m) - repeats[m]) for m in MODELS}
     least = min(repeats.values())

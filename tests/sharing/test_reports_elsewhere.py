@@ -4,6 +4,7 @@ from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.features import Features
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reports import OutcomeReports, Verdict
+from laar.sharing.snapshot import read_snapshot, restore, snapshot
 from support.pickers import Network, sharing_picker
 
 CELL = Features("en", 1024, "qa")
@@ -49,6 +50,19 @@ def test_a_report_reaches_the_picker_that_decided_and_affects_all():
     assert p.reports.verdicts[Verdict.TAKEN] == 1
     assert judged == [(name, False)]
     assert outcomes(p, 1.1) == outcomes(q, 1.1) == {"m": 1.0}
+
+
+def test_what_repeats_are_worth_is_known_to_all_and_after_a_restart():
+    p, q, net, _ = pair()
+    for correct in (True, False, False, False, False, False):
+        p.online.observe("m", CELL, correct, 1.0, tried=("m",))
+    net.exchange(1.01)
+    net.exchange(1.02)
+    fresh = sharing_picker("fresh/1", ("10.0.0.1:80",), online=OnlineOutcomes())
+    restore(fresh, read_snapshot(snapshot(q, 1.1, with_key=True)(), "laar"), 1.2)
+    learned = [each.online.repeats.share("m") for each in (p, q, fresh)]
+    assert learned == [learned[0]] * 3
+    assert learned[0] < 0.6 < fresh.online.repeats.share("another")
 
 
 def test_a_report_counts_once_even_if_sent_to_several_pickers():

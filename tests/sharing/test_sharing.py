@@ -300,6 +300,8 @@ def test_invalid_records_are_skipped_individually():
         ["o", ["m", ["en", 1024, "qa"], True, 7.0, None, 0.0, "", ""]],
         ["o", ["m" * 1025, ["en", 1024, "qa"], True, 1.0, None, 0.0, "", ""]],
         ["o", ["m", ["en", 1024, "qa"], True, 1.0, 1.5, 0.0, "", ""]],
+        ["r", ["m", 1.5, True]],
+        ["r", ["m" * 1025, 0.5, True]],
         ["p", 4, A, 64, "AAAA"],
         ["?", A],
         ["x", A, A],

@@ -20,11 +20,16 @@ share, a posterior mean that `Repeats` learns from reported repeats.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import pi
+from typing import Annotated, NamedTuple
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
+from laar.accuracy.features import Name
 from laar.latest import Latest
 
 MAX_SPREAD = 6.0
@@ -65,19 +70,51 @@ def given(probabilities: _Floats, failures: NDArray[np.int_ | np.bool_], spread:
     return moved
 
 
+class Repeat(NamedTuple):
+    """The outcome of a repeat; without the share, it would have been right with P = `expected`."""
+
+    model: Name
+    expected: Annotated[float, Meta(ge=0, le=1)]
+    correct: bool
+
+
+_Sum = Annotated[float, Meta(ge=0, le=1e4)]
+
+
 class Repeats:
     """Learns from reports what share of P(correct) a repeat of each model keeps."""
 
     def __init__(self) -> None:
         self._seen: Latest[str, tuple[float, float]] = Latest(_MAX_MODELS)
+        self.on_reported: Callable[[Repeat], None] = lambda _repeat: None
+        """Called with each repeat that was reported to this picker."""
 
     def share(self, model: str) -> float:
         """Return the share, at most 1."""
         right, expected = self._seen.get(model, (0.0, 0.0))
         return min((WORTH * _WEIGHT + right) / (_WEIGHT + expected), 1.0)
 
-    def observe(self, model: str, expected: float, *, correct: bool) -> None:
-        """Record a repeat; without the share, it would have been right with P = `expected`."""
+    def observe(self, repeat: Repeat) -> None:
+        """Record a repeat that was reported to this picker."""
+        self.heard(repeat)
+        self.on_reported(repeat)
+
+    def heard(self, repeat: Repeat) -> None:
+        """Record a repeat reported to this or another picker."""
+        model, expected, correct = repeat
         right, total = self._seen.get(model, (0.0, 0.0))
         keep = 0.5 if total > _MEMORY else 1.0
         self._seen[model] = keep * right + correct, keep * total + expected
+
+    def state(self) -> list[tuple[str, float, float]]:
+        """Return what was learned, as plain JSON types. Thread-safe."""
+        return [(model, *seen) for model, seen in list(self._seen.items())]
+
+    def restore(self, state: object) -> None:
+        """Restore a saved state; skip what is invalid."""
+        for entry in state[-_MAX_MODELS:] if isinstance(state, list) else ():
+            try:
+                model, *seen = msgspec.convert(entry, tuple[Name, _Sum, _Sum])
+            except (msgspec.ValidationError, RecursionError):
+                continue
+            self._seen[model] = seen[0], seen[1]

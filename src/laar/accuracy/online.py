@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from laar.accuracy.capability import MAX_PROBABILITY, MIN_PROBABILITY, CapabilityModel
 from laar.accuracy.cells import Cell, Saved, learned, read_saved
-from laar.accuracy.difficulty import Repeats
+from laar.accuracy.difficulty import Repeat, Repeats
 from laar.accuracy.features import FEATURES_SCHEMA, Features, Name
 from laar.accuracy.trust import PriorTrust
 
@@ -186,7 +186,7 @@ class OnlineOutcomes:
             if repeated := tried.count(model):
                 if not reproducible:  # each earlier repeat has kept its share, too
                     expected = given.item(0) * self.repeats.share(model) ** (repeated - 1)
-                    self.repeats.observe(model, expected, correct=correct)
+                    self.repeats.observe(Repeat(model, expected, correct))
                 return True
             offset = float((row - given)[0])
         if not (0 < weight <= 1 and -1 <= offset <= 1 and isfinite(now)):
@@ -237,6 +237,7 @@ class OnlineOutcomes:
             "features_schema": FEATURES_SCHEMA,
             "prior_id": self.capability.digest,
             "cells": cells,
+            "repeats": self.repeats.state(),
         }
 
     def by_model(self, now: float) -> dict[str, ModelOutcomes]:
@@ -270,6 +271,7 @@ class OnlineOutcomes:
             state.get("schema") != STATE_SCHEMA or state.get("features_schema") != FEATURES_SCHEMA
         ):
             return 0
+        self.repeats.restore(state.get("repeats"))
         cells = state.get("cells")
         same_prior = state.get("prior_id") == self.capability.digest
         found: dict[tuple[str, Features], Cell] = {}

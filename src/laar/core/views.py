@@ -123,11 +123,12 @@ def view_of(
     if wrong_s is None and is_open and not asks_again:
         wrong_s = settings.wrong_answer_s
     p, evidence, some = known.probability[judged], known.evidence[judged], np.count_nonzero
+    reported = None if known.reported is None else known.reported[judged]
     times_tried, sampled = np.zeros(len(slots)), None
     if tried:
         times_tried = _times_tried(table.judged, tried)[model_id]
         if known.repeats is not None:  # where nothing is known of a model, another is tried
-            sampled = evidence > 0.0
+            sampled = (evidence if reported is None else evidence + reported) > 0.0
             fixed = [number for number, mode in table.modes.items() if mode.reproducible]
             sampled &= ~np.isin(model_id, fixed)
             p = p * np.where(sampled, known.repeats[judged], 1.0) ** times_tried
@@ -172,9 +173,9 @@ def view_of(
         apart=apart,
         pulls=pulls,
         published=None if known.published is None else known.published[judged],
-        reported=None if known.reported is None else known.reported[judged],
+        reported=reported,
         answers=standing.answers,
-        knows_outcomes=bool(is_known or (known.reported is not None and some(known.reported))),
+        knows_outcomes=bool(is_known or (reported is not None and some(reported))),
         load_s=load_s,
         chain=chain,
         chains=chains,

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
+from laar.accuracy.difficulty import Repeat
 from laar.accuracy.online import Taken
 from laar.core.engine_model import Sample
 from laar.core.stored import Context
@@ -201,6 +202,14 @@ class Reported(_Record, tag="o"):
     outcome: Taken
 
 
+class Repeated(_Record, tag="r"):
+    """The outcome of a repeat that a client reported."""
+
+    soon: ClassVar[bool] = False
+
+    repeat: Repeat
+
+
 class Judged(_Record, tag="j"):
     """An outcome reported to the wrong picker, for the picker that made the decision."""
 
@@ -213,4 +222,4 @@ class Leaving(_Record, tag="x"):
 
 
 _OfRequests = Entered | Ended | StoredAt | Turn | Moved
-Record = _OfRequests | Heard | Learned | Left | Reported | Judged | Leaving
+Record = _OfRequests | Heard | Learned | Left | Reported | Repeated | Judged | Leaving

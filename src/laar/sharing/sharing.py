@@ -32,6 +32,7 @@ from laar.sharing.records import (
     Left,
     Moved,
     Record,
+    Repeated,
     Reported,
     StoredAt,
     Turn,
@@ -220,6 +221,8 @@ class Sharing:
                 director.table.away.hear(Away(name, model, pools, now), now)
             case Reported(outcome) if self.online is not None:
                 self.online.heard(outcome, now)
+            case Repeated(repeat) if self.online is not None:
+                self.online.repeats.heard(repeat)
             case Judged(decision_id, correct) if (reports := self.reports) is not None:
                 if reports.knows(decision_id) and (
                     reports.report(decision_id, correct, now) is Verdict.TAKEN
@@ -239,6 +242,7 @@ class Sharing:
         director.health.records.on_word = self._said
         if self.online is not None:
             self.online.on_taken = lambda outcome: add(Reported(outcome))
+            self.online.repeats.on_reported = lambda repeat: add(Repeated(repeat))
         if self.reports is not None:
             self.reports.pass_on = self._pass_on
 
