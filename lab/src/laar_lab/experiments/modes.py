@@ -23,10 +23,15 @@ question's attempts depend on each other:
   rules stay in their mode.
 
 The measure is `laar_ladder`'s: a question's time to its correct answer, at most T, as a share of
-T, which is twice the time in which an idle engine answers it once in each mode. The rule by task
-takes for each task the mode with the lower measure, and laar's artifact is fitted, on other
-questions than those asked. `by task, then the other` is a rule that knows as much as laar: it
-changes the mode when it asks again. It is shown, but no claim is about it.
+T, which is twice the time in which an idle engine answers it once in each mode. All know the same
+answers to other questions than those asked: the rule by task takes for each task the mode with the
+lower measure, laar's artifact is fitted, and where answers are drawn anew, laar has learned what
+repeats are worth, as from reports (`laar, at first` has not).
+
+How low a measure can be is shown for the questions that all know, on an idle engine, by the best
+order of modes for each task, of all orders of five attempts of which the last is repeated; and if
+each question's answers are known beforehand. `laar, two at once` asks in two modes, or twice in
+one, at the same time where laar allows it, and takes the first correct answer.
 """
 
 from __future__ import annotations
@@ -37,14 +42,14 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
+from itertools import chain, product, repeat
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
 from laar.accuracy.artifact import Capability
-from laar.accuracy.assessor import Assessment, CapabilityAssessor, RequestText
+from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.features import Features
 from laar.accuracy.fitting.fit import fit
@@ -52,7 +57,7 @@ from laar.accuracy.fitting.outcomes import MeasuredOutcome
 from laar.accuracy.online import OnlineOutcomes
 from laar.core.modes import ModeSettings
 from laar.core.request import Api, Request
-from laar_lab.claims import Evidence, Seen
+from laar_lab.claims import Seen
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.report import Report, Table, Value
@@ -80,12 +85,13 @@ ASSUMED: Mapping[str, Mapping[str, tuple[float, int]]] = {
 """P(correct) and mean tokens of an answer, by task and mode: assumed."""
 
 RULES = ("always thinks", "never thinks", "by task")
-CHANGES = "by task, then the other"
+LAAR, AT_FIRST, TWO = "laar", "laar, at first", "laar, two at once"
 USERS = (1, 32)
 _ENDPOINTS = 4
 _QUESTIONS = 90
 _TRAINING = 300  # questions of each task
 _ATTEMPTS = 20
+_ORDERED = 5  # attempts that an order of modes lays down
 _PREFILL_S = 6e-5  # per token, as measured for the artifact
 _SHARED = 0.8
 _SPREADS = 1.5, 5.0
@@ -152,46 +158,61 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """Restricted mean time and the share answered by T, over all and by task."""
+    """Restricted mean time and the share answered by T, over all and by task.
+
+    `engine_s` are the seconds at engines for each question.
+    """
 
     restricted: float
     solved: float
+    engine_s: float
     by_task: Mapping[str, float]
 
 
 def run(scope: Scope) -> Report:
     """Run all rules by case and number of users."""
     users = USERS[1:2] if scope.quick else USERS
-    names = ("laar", *RULES, CHANGES)
+    names = (LAAR, AT_FIRST, TWO, *RULES)
     cases = {key: key for key in product(("same", "anew"), names, users)}
+    for n in users:
+        del cases["same", AT_FIRST, n]  # nothing is learned from repeats there
     found = grid(run_one, cases, scope.seeds, label="modes")
-    seen: dict[str, dict[str, Seen]] = {"same": {}, "anew": {}}
-    for case, of in seen.items():
+    idle = grid(on_idle_engine, {of: (of,) for of in ("same", "anew")}, scope.seeds, label="bounds")
+    evidence: dict[str, dict[str, Seen]] = {"two-many": {}}
+    for case, bounds in idle.items():
+        evidence[case] = {}
         for n in users:
             mean = {rule: _means(found[case, rule, n]) for rule in RULES}
             best = min(RULES, key=lambda rule: float(np.mean(mean[rule])))
-            of[f"{n} users, {best}"] = Seen(_means(found[case, "laar", n]), mean[best])
-    evidence: Evidence = {**seen}
-    return Report(tables=[_table(case, names, users, found) for case in seen], evidence=evidence)
+            ours, two = (_means(found[case, name, n]) for name in (LAAR, TWO))
+            evidence[case][f"{n} users, {best}"] = Seen(ours, mean[best])
+            if n == USERS[0]:
+                evidence[f"{case}-two"] = {"": Seen(two, mean[best])}
+            else:
+                evidence["two-many"][f"answers {case}"] = Seen(two, ours)
+        ruled, ordered, _ = zip(*bounds, strict=True)
+        evidence[f"{case}-order"] = {"": Seen(ordered, ruled)}
+    tables = [_table(case, names, users, found) for case in idle]
+    return Report(tables=[*tables, _idle_table(idle)], evidence=evidence)
 
 
 def run_one(case: str, rule: str, users: int, seed: int) -> _Run:
     """Ask a seed's questions by a rule."""
     asked = questions(case, seed, f"{seed}/asked", _QUESTIONS // len(ASSUMED))
     random.Random(seed).shuffle(asked)
-    chosen, known = trained(case, seed)
+    chosen, known, repeats = trained(case, seed)
     profile = load_profile("qwen2.5-7b-a100")
     link = LinkProfile(rtt_s=0.0005, jitter=0.1)
     sites = [Site(name=f"e{n}", model=MODEL, engine=profile, link=link) for n in range(_ENDPOINTS)]
     online = OnlineOutcomes(CapabilityModel(known))
+    if rule != AT_FIRST:
+        online.repeats.restore(repeats)
     assessor = CapabilityAssessor(online.capability, online)
     settings = FleetSettings(modes={MODEL: {"fast": ModeSettings(chat={"think": False})}})
     attempts, stays = _ATTEMPTS, rule in RULES
     if stays:
         settings = replace(settings, modes={})
         attempts = 1 if case == "same" else _ATTEMPTS
-    elif rule == CHANGES:
-        assessor = Ruled(CapabilityModel(known), chosen)
     fleet = VirtualFleet(sites, settings, seed=seed, assessor=assessor)
     ways = {"always thinks": MODEL, "never thinks": FAST}
     answered = ask_until_correct(
@@ -199,6 +220,7 @@ def run_one(case: str, rule: str, users: int, seed: int) -> _Run:
         [_question(one, ways.get(rule, chosen[one.task]) if stays else "") for one in asked],
         concurrency=users,
         max_attempts=attempts,
+        at_once=2 if rule == TWO else 1,
         on_attempt=reporting(online),
         stop_when_exhausted=case == "same",
     )
@@ -211,6 +233,7 @@ def run_one(case: str, rule: str, users: int, seed: int) -> _Run:
     return _Run(
         restricted=float(np.mean(shares)),
         solved=float(np.mean([share < 1.0 for share in shares])),
+        engine_s=float(np.mean([record.engine_s for record in answered])),
         by_task={task: float(np.mean(own)) for task, own in of.items()},
     )
 
@@ -252,16 +275,25 @@ def questions(case: str, seed: int, name: str, per_task: int) -> list[_Asked]:
     return [_Asked(name, task, case, world, {}) for name, task in asked]
 
 
+class Training(NamedTuple):
+    """What all know: the mode that a rule takes for each task, and laar's artifact and repeats."""
+
+    chosen: Mapping[str, str]
+    artifact: Capability
+    repeats: object
+
+
 @lru_cache(maxsize=2)
-def trained(case: str, seed: int) -> tuple[Mapping[str, str], Capability]:
-    """Return the mode that a rule takes for each task, and laar's artifact."""
+def trained(case: str, seed: int) -> Training:
+    """Learn from answers to other questions than those asked."""
     asked = questions(case, seed, "trained", _TRAINING)
+    tries = {one.name: {way: _tries(one, way) for way in WAYS} for one in asked}
     outcomes = [
         MeasuredOutcome(
             query_id=one.name,
             model=way,
             base=None if way == MODEL else MODEL,
-            correct=one.is_correct(way),
+            correct=tries[one.name][way] == 1,
             language="en",
             task=one.task,
             prompt_chars=4 * one.prompt_tokens,
@@ -273,42 +305,64 @@ def trained(case: str, seed: int) -> tuple[Mapping[str, str], Capability]:
         for one in asked
         for way in WAYS
     ]
-    measured = {
-        (task, way): [_alone(one, way) for one in questions(case, seed, "trained", _TRAINING)]
-        for task, way in product(ASSUMED, WAYS)
+    measured = _measured(asked, tries, [(way,) for way in WAYS])
+    chosen = {task: min(WAYS, key=lambda way: measured[task, (way,)]) for task in ASSUMED}
+    artifact = fit(outcomes, created="lab", data_sha256="0" * 64).artifact
+    online = OnlineOutcomes(CapabilityModel(artifact))
+    for one, way in product(asked, WAYS) if case == "anew" else ():
+        last, cell = tries[one.name][way] or _ATTEMPTS, Features("en", 512, one.task)
+        for n in range(1, last):
+            right = n + 1 == tries[one.name][way]
+            online.observe(way, cell, right, 0.0, tried=(way,) * n)
+    return Training(chosen, artifact, online.repeats.state())
+
+
+def on_idle_engine(case: str, seed: int) -> tuple[float, float, float]:
+    """Return the measure of the best rule, of the best order by task, and with foresight."""
+    asked = questions(case, seed, "trained", _TRAINING)
+    tries = {one.name: {way: _tries(one, way) for way in WAYS} for one in asked}
+    orders = list(product(WAYS, repeat=_ORDERED))
+    measured = _measured(asked, tries, orders)
+    ways = [(way,) * _ORDERED for way in WAYS]
+    ruled, ordered = (
+        float(np.mean([min(measured[task, order] for order in of) for task in ASSUMED]))
+        for of in (ways, orders)
+    )
+    foreseen = [min(_alone(one, tries[one.name], (way,)) for way in WAYS) for one in asked]
+    return ruled, ordered, float(np.mean(foreseen))
+
+
+def _tries(one: _Asked, way: str) -> int:
+    """Return which attempt in a mode is the first that is correct; 0 if none is."""
+    most = 1 if one.case == "same" else _ATTEMPTS
+    return next((n for n in range(1, most + 1) if one.is_correct(way)), 0)
+
+
+def _measured(
+    asked: Sequence[_Asked],
+    tries: Mapping[str, Mapping[str, int]],
+    orders: Sequence[tuple[str, ...]],
+) -> dict[tuple[str, tuple[str, ...]], float]:
+    """Return the measure of each task's questions for each order."""
+    of = {task: [one for one in asked if one.task == task] for task in ASSUMED}
+    return {
+        (task, order): float(np.mean([_alone(one, tries[one.name], order) for one in of[task]]))
+        for task, order in product(ASSUMED, orders)
     }
-    chosen = {
-        task: min(WAYS, key=lambda way: np.mean([s for t, s in measured[task, way] if t == task]))
-        for task in ASSUMED
-    }
-    return chosen, fit(outcomes, created="lab", data_sha256="0" * 64).artifact
 
 
-def _alone(one: _Asked, way: str) -> tuple[str, float]:
-    """Return a question's task, and its measure on an idle engine in one mode."""
-    took_s = 0.0
-    for _ in range(1 if one.case == "same" else _ATTEMPTS):
-        took_s += _DECODE_S * one.tokens(way)
-        if one.is_correct(way):
-            return one.task, min(took_s / one.limit_s, 1.0)
-    return one.task, 1.0
-
-
-class Ruled(CapabilityAssessor):
-    """Thinks that only the mode of a rule is right, so that the other comes after it."""
-
-    def __init__(self, capability: CapabilityModel, chosen: Mapping[str, str]) -> None:
-        super().__init__(capability)
-        self._chosen = chosen
-
-    def assess(
-        self, request: RequestText, models: Sequence[str], tried: Sequence[str], now: float
-    ) -> Assessment:
-        """Assess with a probability of nearly 1 or 0."""
-        known = super().assess(request, models, tried, now)
-        first = self._chosen[request.task]
-        right = np.array([0.999 if model == first else 0.001 for model in models])
-        return replace(known, probability=right)
+def _alone(one: _Asked, tries: Mapping[str, int], order: Sequence[str]) -> float:
+    """Return a question's measure on an idle engine, asked in an order whose last is repeated."""
+    took_s, counts = 0.0, dict.fromkeys(WAYS, 0)
+    each_s = {way: _DECODE_S * one.tokens(way) for way in WAYS}
+    for way in chain(order, repeat(order[-1])):
+        took_s += each_s[way]
+        counts[way] += 1
+        if took_s >= one.limit_s or sum(counts.values()) > _ATTEMPTS:
+            return 1.0
+        if counts[way] == tries[way]:
+            return took_s / one.limit_s
+    raise AssertionError("the order does not end")
 
 
 def _question(one: _Asked, way: str) -> Question:
@@ -347,13 +401,34 @@ def _table(
         runs = [found[case, name, n] for n in users]
         tasks = [estimate([one.by_task[task] for one in runs[-1]]) for task in ASSUMED]
         solved = estimate([one.solved for one in runs[-1]])
-        return name, *(estimate(_means(each)) for each in runs), *tasks, solved
+        engine_s = estimate([one.engine_s for one in runs[-1]])
+        return name, *(estimate(_means(each)) for each in runs), *tasks, solved, engine_s
 
     most = f"{users[-1]} users"
     return Table(
         title=f"Restricted mean time, share of T, by users; answers {case}",
-        columns=("", *map(str, users), *(f"{t}, {most}" for t in ASSUMED), f"by T, {most}"),
-        rows=[row(name) for name in names],
+        columns=(
+            "",
+            *map(str, users),
+            *(f"{t}, {most}" for t in ASSUMED),
+            f"by T, {most}",
+            "at engines, s",
+        ),
+        rows=[row(name) for name in names if (case, name, users[0]) in found],
+        digits=3,
+    )
+
+
+def _idle_table(idle: Mapping[str, list[tuple[float, float, float]]]) -> Table:
+    def row(case: str) -> tuple[Value, ...]:
+        ruled, ordered, foreseen = (list(each) for each in zip(*idle[case], strict=True))
+        ratios = ([a / b for a, b in zip(of, ruled, strict=True)] for of in (ordered, foreseen))
+        return f"answers {case}", *map(estimate, (ruled, ordered, foreseen, *ratios))
+
+    return Table(
+        title="Bounds: restricted mean time on an idle engine, share of T",
+        columns=("", "best rule", "best order", "foresight", "order / rule", "foresight / rule"),
+        rows=[row(case) for case in idle],
         digits=3,
     )
 
