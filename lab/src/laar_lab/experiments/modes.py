@@ -283,7 +283,7 @@ class Training(NamedTuple):
     repeats: object
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=32)
 def trained(case: str, seed: int) -> Training:
     """Learn from answers to other questions than those asked."""
     asked = questions(case, seed, "trained", _TRAINING)
