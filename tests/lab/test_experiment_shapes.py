@@ -59,9 +59,7 @@ def invented(kind: Any) -> Any:
             **{n: np.array([RNG.random() + 0.1] * 9) for n in ("ttft_s", "first_s", "tpot_s")},
             is_long=np.arange(9) % 3 == 0,
         ),
-        modes._Run: lambda: modes._Run(
-            restricted=RNG.random(), solved=0.5, engine_s=1.0, by_task=Numbers()
-        ),
+        modes._Run: lambda: modes._Run(restricted=RNG.random(), solved=0.5, by_task=Numbers()),
         _Run: lambda: _Run(times=np.array([RNG.random() for _ in range(20)])),
     }
     return made[kind]()

@@ -158,14 +158,10 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """Restricted mean time and the share answered by T, over all and by task.
-
-    `engine_s` are the seconds at engines for each question.
-    """
+    """Restricted mean time and the share answered by T, over all and by task."""
 
     restricted: float
     solved: float
-    engine_s: float
     by_task: Mapping[str, float]
 
 
@@ -233,7 +229,6 @@ def run_one(case: str, rule: str, users: int, seed: int) -> _Run:
     return _Run(
         restricted=float(np.mean(shares)),
         solved=float(np.mean([share < 1.0 for share in shares])),
-        engine_s=float(np.mean([record.engine_s for record in answered])),
         by_task={task: float(np.mean(own)) for task, own in of.items()},
     )
 
@@ -401,8 +396,7 @@ def _table(
         runs = [found[case, name, n] for n in users]
         tasks = [estimate([one.by_task[task] for one in runs[-1]]) for task in ASSUMED]
         solved = estimate([one.solved for one in runs[-1]])
-        engine_s = estimate([one.engine_s for one in runs[-1]])
-        return name, *(estimate(_means(each)) for each in runs), *tasks, solved, engine_s
+        return name, *(estimate(_means(each)) for each in runs), *tasks, solved
 
     most = f"{users[-1]} users"
     return Table(
