@@ -17,6 +17,7 @@ of `laar_ttca`, as engines here decode any number of short answers at the same s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,8 +31,9 @@ from laar_lab.experiment import Scope
 from laar_lab.experiments.laar_ladder import asked_of
 from laar_lab.experiments.lookups import World, simulated, sites_of, uncached
 from laar_lab.experiments.real_questions import RecordsWorld, records_world
-from laar_lab.report import Report
+from laar_lab.report import Report, Table, Value
 from laar_lab.sim.fleet import FleetSettings, VirtualFleet, ask_until_correct
+from laar_lab.statistics import estimate
 from laar_lab.sweep import grid, sweep
 
 RECORDS = "correctness-9-models.jsonl.gz"
@@ -46,16 +48,17 @@ _QUESTIONS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """Mean time to a correct answer, and seconds for each question."""
+    """Mean time to a correct answer, mean seconds at engines, and seconds for each question."""
 
     ttca_s: float
+    engine_s: float
     every_s: float
 
 
 def run(scope: Scope) -> Report:
     """Judge first answers on all questions, and two at once by seed."""
     path = (scope.data or Path()) / RECORDS
-    ((ours, best),) = sweep(first_answers, [(path,)], label="first-answers")
+    ((ours, best, tasks),) = sweep(first_answers, [(path,)], label="first-answers")
     looked_up = simulated()
     cases = {
         (users, at_once): (looked_up if users == _LOADED else path, users, at_once)
@@ -73,10 +76,10 @@ def run(scope: Scope) -> Report:
         **{f"two-{users}": {"": seen[users]} for users in USERS if users in of},
         **({"two-loaded": {"": seen[_LOADED]}} if _LOADED in of else {}),
     }
-    return Report(evidence=evidence)
+    return Report(tables=[_firsts(ours, best, tasks), _pairs(found, list(of))], evidence=evidence)
 
 
-def first_answers(path: Path) -> tuple[list[float], list[float]]:
+def first_answers(path: Path) -> tuple[list[float], list[float], Sequence[str]]:
     """Return for each question whether laar's and the best single model's answer is correct."""
     world = records_world(path, swapped=True)
     known = CapabilityModel(world.capability)
@@ -87,7 +90,7 @@ def first_answers(path: Path) -> tuple[list[float], list[float]]:
     )
     models = [fleet.director.choose(question.request, 0.0).model for question in asked]
     ours = [float(q.is_correct(model)) for q, model in zip(asked, models, strict=True)]
-    return ours, [float(q.is_correct(best)) for q in asked]
+    return ours, [float(q.is_correct(best)) for q in asked], world.tasks
 
 
 def run_one(of: Path | World, users: int, at_once: int, seed: int) -> _Run:
@@ -112,7 +115,43 @@ def _ask(of: Path | World, users: int, at_once: int, seed: int, every_s: float |
     times = [one.ttca_s for one, can in zip(answered, solved, strict=True) if can]
     return _Run(
         ttca_s=float(np.mean(times)),
+        engine_s=float(np.mean([one.engine_s for one in answered])),
         every_s=max(one.ended_s for one in answered) / len(answered),
+    )
+
+
+def _firsts(ours: Sequence[float], best: Sequence[float], tasks: Sequence[str]) -> Table:
+    gains = 100.0 * (np.array(ours) - np.array(best))
+
+    def row(name: str, which: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> tuple[Value, ...]:
+        single = 100.0 * float(np.array(best)[which].mean())
+        return name, int(which.sum()), single, estimate(gains[which].tolist())
+
+    of = np.array(tasks)
+    return Table(
+        title="First answers to clients that do not ask again: points beyond the best single model",
+        columns=("task", "questions", "best single, %", "gain"),
+        rows=[*(row(task, of == task) for task in sorted(set(tasks))), row("all", of == of)],
+        digits=1,
+    )
+
+
+def _pairs(found: dict[tuple[int, int], list[_Run]], of: Sequence[int]) -> Table:
+    def row(users: int) -> tuple[Value, ...]:
+        one, two = (found[users, at_once] for at_once in (1, 2))
+        more = [b.engine_s / a.engine_s - 1.0 for a, b in zip(one, two, strict=True)]
+        return (
+            f"{users} users" if users else "80 % load, look-ups",
+            *(estimate([each.ttca_s for each in runs]) for runs in (one, two)),
+            estimate([b.ttca_s / a.ttca_s for a, b in zip(one, two, strict=True)]),
+            estimate(more),
+        )
+
+    return Table(
+        title="Mean time to a correct answer, s, one and two models at once",
+        columns=("", "one", "two", "two / one", "more time at engines, share"),
+        rows=[row(users) for users in of],
+        digits=3,
     )
 
 

@@ -41,11 +41,13 @@ class RecordsWorld:
         surface: the models' speeds; its accuracies are not used.
         capability: the artifact.
         asked: for each question, a sample of its text, its length in characters, and verdicts.
+        tasks: the task of each; clients do not name it.
     """
 
     surface: AccuracySurface
     capability: Capability
     asked: Sequence[tuple[str, int, Mapping[str, bool]]]
+    tasks: Sequence[str]
 
     def questions(self, seed: int, count: int) -> list[Question]:
         """Return `count` of the questions, in an order determined by the seed."""
@@ -118,6 +120,7 @@ def records_world(path: Path, *, swapped: bool = False) -> RecordsWorld:
         ),
         capability=fitted.model_copy(update={"models": known}),
         asked=[(first[id_].text or "", first[id_].prompt_chars, verdicts[id_]) for id_ in whole],
+        tasks=[first[id_].task for id_ in whole],
     )
 
 

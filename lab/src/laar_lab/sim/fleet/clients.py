@@ -286,6 +286,7 @@ class Answered:
         correct: whether the last answer was correct.
         ttca_s: time to correct answer; a lower bound if no answer was correct.
         ended_s: when it ended.
+        engine_s: seconds that its requests were at endpoints, those cancelled included.
     """
 
     question: Question
@@ -294,6 +295,7 @@ class Answered:
     correct: bool = False
     ttca_s: float = 0.0
     ended_s: float = 0.0
+    engine_s: float = 0.0
 
 
 def ask_until_correct(
@@ -389,6 +391,7 @@ class _Asking:
         self.in_flight.remove(exchange)
         record.models.append(decision.model)
         record.latencies_s.append(exchange.latency_s)
+        record.engine_s += exchange.latency_s
         record.correct = exchange.status == 200 and record.question.is_correct(decision.model)
         self.on_attempt(exchange, record.correct)
         others = [model for model in self.tried if model not in decision.tried]
@@ -396,6 +399,7 @@ class _Asking:
         gone = self.stop_when_exhausted and decision.exhausted
         if record.correct:
             for other in self.in_flight:
+                record.engine_s += now - other.sent_s
                 self.fleet.cancel(other)
         elif not gone:
             self.ask()
