@@ -18,20 +18,20 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "laar"
 
 LIMITS = {
-    "lines": 50_743,
-    "statements": 30_934,
-    "lines of data": 869,
-    "modules": 224,
-    "lines loaded": 34_688,
-    "settings": 140,
-    "lines of tests": 60_034,
-    "lines of lab and bench": 34_219,
+    "lines": 49_980,
+    "statements": 30_457,
+    "lines of data": 867,
+    "modules": 223,
+    "lines loaded": 34_375,
+    "settings": 134,
+    "lines of tests": 57_565,
+    "lines of lab and bench": 33_904,
     "words of README": 700,
     "words of docs": 66_000,
     "words unreleased": 2_000,
 }
-"""Goals: 46,000 lines, 58,000 of tests, 33,000 of laar-lab and benchmarks. The limits of words are
-goals that are met; the others are the current figures."""
+"""Goals: 46,000 lines, 58,000 of tests, 33,000 of laar-lab and benchmarks. The limits of words and
+of tests are goals that are met; the others are the current figures."""
 
 SETTINGS = ROOT / "docs" / "reference" / "settings.md"
 
@@ -67,8 +67,8 @@ def figures() -> dict[str, int]:
         "modules": len(loaded),
         "lines loaded": sum(path.read_text("utf-8").count("\n") for path in loaded),
         "settings": SETTINGS.read_text("utf-8").count("\n| `"),
-        "lines of tests": _lines("tests"),
-        "lines of lab and bench": _lines("lab/src") + _lines("bench"),
+        "lines of tests": 57_565lines("tests"),
+        "lines of lab and bench": 33_904lines("lab/src") + _lines("bench"),
         "words of README": len((ROOT / "README.md").read_text("utf-8").split()),
         "words of docs": sum(
             len(page.read_text("utf-8").split()) for page in (ROOT / "docs").rglob("*.md")
