@@ -18,11 +18,11 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "laar"
 
 LIMITS = {
-    "lines": 49_980,
-    "statements": 30_457,
+    "lines": 49_979,
+    "statements": 30_456,
     "lines of data": 867,
     "modules": 223,
-    "lines loaded": 34_375,
+    "lines loaded": 34_374,
     "settings": 134,
     "lines of tests": 57_565,
     "lines of lab and bench": 33_904,

@@ -97,7 +97,7 @@ def test_an_engine_that_keeps_every_state_is_rounded_down_to_its_blocks() -> Non
         beliefs.states.use(slot, grid)
         chain = beliefs.chain(prompt)
         beliefs.settle(beliefs.insert(slot, chain, 0.0), None)
-    shares, _ = beliefs.match(beliefs.chain(prompt))
+    shares, *_ = beliefs.match(beliefs.chain(prompt))
     assert shares.tolist() == pytest.approx([4 * 528 / 2_500, 9_984 / 10_000])
 
 

@@ -134,15 +134,11 @@ class PrefixBeliefs:
         tokens = guess
         if text is not None and not prompt.tokens:
             tokens = self._lengths.estimate(chain, text, models, guess)
-        shares, fetched = self.match(chain)
+        shares, fetched, left = self.match(chain)
         demand = self.popular.expected(chain, now)
         again = self.again(chain, shares, now)
         if template.tools_weight != 1.0:
             shares = template.by_tokens(shares, spans, chain.total_bytes)
-        left = None
-        if self.states.grids:
-            left = self.index.shares(chain)
-            self.states.left(chain, left, self.density.mean)
         return PrefixMatch(chain, tokens, shares, demand, again, fetched, left)
 
     def chain(self, prompt: Prompt, weights: str = "") -> Chain:
@@ -161,11 +157,14 @@ class PrefixBeliefs:
         tokens = 0 if text[:2] == b"[[" else prompt.tokens  # `[[`: several prompts in one
         return self._hasher.chain_of(text, salt, tokens), text
 
-    def match(self, chain: Chain) -> tuple[Floats, Floats | None]:
-        """Return `shares` and `fetched` of a `PrefixMatch`."""
-        shares, fetched = self.index.shares(chain) * self.found.shares, None
+    def match(self, chain: Chain) -> tuple[Floats, Floats | None, Floats | None]:
+        """Return `shares`, `fetched` and `left` of a `PrefixMatch`."""
+        held, fetched, left = self.index.shares(chain), None, None
+        shares = held * self.found.shares
         if self.states.grids:
             self.states.limit(chain, shares, self.density.mean)
+            self.states.left(chain, held, self.density.mean)
+            left = held
         if self.blocks_held.texts:
             fetched = self.blocks_held.correct(
                 chain,
@@ -173,7 +172,7 @@ class PrefixBeliefs:
                 lambda slot: self.index.claimed(slot, chain),
                 np.maximum(self.shown.shares, _LEAST_SHOWN),
             )
-        return shares, fetched
+        return shares, fetched, left
 
     def computed(self, slot: int, chain: Chain, share: float) -> float:
         """Return how much of a slot's share of a prompt its engine has computed by now.
