@@ -16,7 +16,10 @@ that message. A run takes about eight minutes on two idle cores.
     streams    10,000 concurrent streams
 
     python -m bench picker --parts cpu --share 0.5
-    python -m bench picker --parts cpu --before old=../before/src
+    python -m bench picker --parts cpu --before old=../before/src --sample 1
+
+By default few answers are read, and how many is a matter of time and chance: `--sample 1` has every
+version read all of them, so that the rows with answers compare the reading.
 
 Exit status: 0 if every target was met, 3 if one was missed or a part did not finish.
 """
@@ -57,6 +60,7 @@ from bench.picking.subjects import (
     NOOP,
     NOOP_USUAL,
     Subject,
+    laar_with,
     other_sources,
 )
 from laar.envoy.process import find_binary
@@ -95,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--streams", type=count, default=10_000, help="concurrent streams")
     parser.add_argument("--shapes", type=names_of(SHAPES), default=",".join(SHAPES), help="(cpu)")
     parser.add_argument("--before", action="append", default=[], help="NAME=SRC of laar (cpu)")
+    parser.add_argument("--sample", type=positive, help="share of answers read (with --before)")
     parser.add_argument("--json", type=output_file, help="write all figures")
     return parser
 
@@ -132,7 +137,9 @@ async def _run(figures: Figures, costs: Costs, options: argparse.Namespace) -> N
 def _subjects(options: argparse.Namespace) -> list[Subject]:
     """Return the subjects of the first part; others are compared with the first picker."""
     if options.before:
-        return [*map(other_sources, options.before), LAAR]
+        sampled = {"bodies": {"sample_answers": options.sample}} if options.sample else {}
+        before = [other_sources(named, **sampled) for named in options.before]
+        return [*before, laar_with(LAAR.name, **sampled)]
     return [NOOP_USUAL, NOOP, LAAR, LAAR_ON_GRPC, ALONE]
 
 

@@ -136,12 +136,13 @@ def laar_with(name: str, **settings: Mapping[str, object]) -> Subject:
 LAAR_ON_GRPC = laar_with("laar on grpc.aio", listen={"transport": "grpc"})
 
 
-def other_sources(named: str) -> Subject:
+def other_sources(named: str, **settings: Mapping[str, object]) -> Subject:
     """Return laar from other sources as a subject, given as ``name=src``."""
     name, path = _named(named)
     if not Path(path, "laar").is_dir():
         raise SettingError(f"{path} has no directory laar: name the directory above it")
-    return Subject(name=name, argv=lambda place: ["env", f"PYTHONPATH={path}", *laar_argv(place)])
+    begin = ["env", f"PYTHONPATH={path}"]
+    return Subject(name=name, argv=lambda place: [*begin, *laar_argv(place, settings)])
 
 
 def _named(text: str) -> tuple[str, str]:
