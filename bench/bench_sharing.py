@@ -27,7 +27,7 @@ from bench.chaos.stand import Endpoint, Plan, Stand, standing
 from bench.figures import Figures
 from bench.options import output_file, parser_for
 from bench.talking import Talkers, Turned, failed, hit_rate
-from laar_lab.race.processes import cpu_s
+from laar_lab.live.processes import cpu_s
 
 ENDPOINTS = 4
 CLIENTS = 16

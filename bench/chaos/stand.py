@@ -81,7 +81,7 @@ class Plan:
     time_scale: float = 1.0
     settings: Mapping[str, Mapping[str, object]] | None = None
     all_files: bool = False
-    engines: str | None = "bench.chaos.engines"
+    engines: str | None = "laar_lab.race.simulated"
     labels: tuple[Mapping[str, str], ...] = ()
     change: Callable[[dict[str, Any]], None] | None = None
     clock: Path | None = None
@@ -186,9 +186,10 @@ class Stand:
         spec = [
             {
                 "model": endpoint.model,
-                "names": endpoint.names,
+                "served_names": endpoint.names,
                 "port": int(address.rpartition(":")[2]),
                 "time_scale": self.plan.time_scale,
+                "echo": True,
             }
             for address, endpoint in self.by_address.items()
         ]

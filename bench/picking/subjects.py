@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,8 +22,7 @@ from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
 from laar.errors import SettingError
 from laar_lab.live.bootstraps import AnyShape, render
-from laar_lab.live.processes import free_ports
-from laar_lab.race.processes import cpu_s, process
+from laar_lab.live.processes import START_TIMEOUT_S, Program, cpu_s, free_ports
 
 __all__ = [
     "ALONE",
@@ -39,8 +37,6 @@ __all__ = [
     "other_sources",
     "running",
 ]
-
-START_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +155,7 @@ async def endpoints(directory: Path, count: int) -> AsyncIterator[list[int]]:
     spec = directory / "endpoints-spec.json"
     spec.write_bytes(orjson.dumps([{"port": port} for port in ports]))
     command = [sys.executable, "-m", "bench.instant", str(spec)]
-    async with _listening("endpoints", command, directory / "endpoints.log", ports[-1]):
+    async with _listening(command, directory / "endpoints.log", ports[-1]):
         yield ports
 
 
@@ -195,7 +191,7 @@ async def running(
         _send_headers_first(bootstrap)
     command = subject.argv(place)
     async with (
-        _listening(subject.name, command, directory / "picker.log", place.port) as pid,
+        _listening(command, directory / "picker.log", place.port) as pid,
         EnvoyProcess(bootstrap, directory) as envoy,
     ):
         yield _as_running(subject, envoy, pid)
@@ -243,18 +239,14 @@ def _send_headers_first(bootstrap: dict[str, Any]) -> None:
 
 
 @asynccontextmanager
-async def _listening(
-    name: str, command: Sequence[str], log_path: Path, port: int
-) -> AsyncIterator[int]:
+async def _listening(command: Sequence[str], log_path: Path, port: int) -> AsyncIterator[int]:
     """Run a process that listens at a port; yield its id."""
     program = shutil.which(command[0]) or command[0]
-    async with process([program, *command[1:]], log_path) as started:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not await _listens(port):
-            if started.returncode is not None or time.monotonic() > deadline:
-                tail = log_path.read_text(errors="replace")[-2000:]  # noqa: ASYNC240 - the end
-                raise RuntimeError(f"{name} did not start:\n{tail}")
-            await asyncio.sleep(0.05)
+    async with Program([program, *command[1:]], log_path) as started:
+        async with asyncio.timeout(START_TIMEOUT_S):
+            while not await _listens(port):
+                started.check_alive()
+                await asyncio.sleep(0.05)
         yield started.pid
 
 

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 import pytest
 import yaml
 
-from laar_lab.live.processes import LaarProcess
+from laar_lab.live.processes import laar_process
 from support import RecordingUpstream, eventually, free_port
 
 FLEET, LIMIT = 150, 128
@@ -23,7 +23,7 @@ async def test_a_fleet_larger_than_the_soft_limit_of_open_files_is_polled(tmp_pa
         settings = tmp_path / "laar.yaml"
         settings.write_text(yaml.safe_dump({"endpoints": endpoints, "listen": listen}))
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        picker = LaarProcess(["serve", "-c", str(settings)], tmp_path / "log")
+        picker = laar_process(["serve", "-c", str(settings)], tmp_path / "log")
         resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, hard))
         async with AsyncExitStack() as stack:
             try:

@@ -23,7 +23,7 @@ from laar.envoy.bootstrap import render, to_yaml
 from laar.envoy.options import BootstrapOptions
 from laar.errors import SettingError
 from laar.settings import load
-from laar_lab.live.processes import LaarProcess, wait_for
+from laar_lab.live.processes import laar_process, wait_for
 from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
 from support.commands import run, run_in_thread
 from support.waiting import eventually, free_ports
@@ -32,7 +32,7 @@ from support.waiting import eventually, free_ports
 async def test_two_commands_are_enough_to_get_an_answer_from_two_engines(tmp_path: Path) -> None:
     one, nothing, listen, ready, *picker = free_ports(7)
     command = ("sim-endpoint", "--port", str(one), "--served-name", "llama", "--time-scale", "0.01")
-    process = LaarProcess(command, tmp_path / "llama.log")
+    process = laar_process(command, tmp_path / "llama.log")
     other = SimulatedEndpoint(EndpointSettings(model="phi", served_names=["phi"], time_scale=0.01))
     async with process, AsyncExitStack() as stack:
         await other.start()

@@ -9,7 +9,7 @@ import yaml
 
 from laar.envoy.bootstrap import to_yaml
 from laar.envoy.options import BootstrapOptions
-from laar_lab.live.processes import LaarProcess
+from laar_lab.live.processes import laar_process
 from support import RecordingUpstream, eventually, free_port
 from support.bootstraps import rendered
 
@@ -60,7 +60,7 @@ async def test_a_killed_picker_fails_no_request_and_is_replaced(
 
     async with RecordingUpstream() as upstream:
         config, listen, ext_proc = settings(tmp_path, upstream)
-        async with LaarProcess(("serve", "--with-envoy", "-c", config), log) as process:
+        async with laar_process(("serve", "--with-envoy", "-c", config), log) as process:
             await eventually(lambda: "Envoy listens on" in log.read_text(), what="Envoy to listen")
             await eventually(decides, what="the picker to decide")
             children = psutil.Process(process.pid).children(recursive=True)
@@ -86,7 +86,7 @@ async def test_if_envoy_or_the_parent_is_killed_all_end(
     log = tmp_path / "laar.log"
     async with RecordingUpstream() as upstream:
         config, *_ = settings(tmp_path, upstream)
-        async with LaarProcess(("serve", "--with-envoy", "-c", config), log) as process:
+        async with laar_process(("serve", "--with-envoy", "-c", config), log) as process:
             await eventually(lambda: "Envoy listens on" in log.read_text(), what="Envoy to listen")
             parent = psutil.Process(process.pid)
             children = parent.children(recursive=True)

@@ -18,7 +18,7 @@ import yaml
 
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
-from laar_lab.live.processes import LaarProcess, wait_for
+from laar_lab.live.processes import laar_process, wait_for
 from support import Answer, RecordingUpstream, eventually, free_port
 from support.bootstraps import rendered
 
@@ -123,7 +123,7 @@ class World:
 
     async def start_picker(self):
         arguments = ("serve", "-c", str(self._settings))
-        self.picker = LaarProcess(arguments, self.directory / "picker.log")
+        self.picker = laar_process(arguments, self.directory / "picker.log")
         await self._stack.enter_async_context(self.picker)
         await wait_for(f"http://127.0.0.1:{self._admin}/readyz", self.picker)
 

@@ -22,7 +22,7 @@ from laar.cli import app
 from laar.errors import SettingError
 from laar.server.admin.metrics import metrics_page
 from laar.wire import ext_proc_pb2 as pb
-from laar_lab.live.processes import LaarProcess
+from laar_lab.live.processes import laar_process
 from support import eventually, free_port, port_of
 from support.transports import on_both
 
@@ -287,7 +287,7 @@ async def test_laar_serve_supports_certificates_on_both_sides(tmp_path):
                 return False
             return True
 
-    async with LaarProcess(("serve", "-c", str(settings)), tmp_path / "laar.log"):
+    async with laar_process(("serve", "-c", str(settings)), tmp_path / "laar.log"):
         await eventually(lambda: accepts(own, client), what="the start", timeout_s=60)
         assert not await accepts(own, own, wait_s=1)
         put(tmp_path, renewed)

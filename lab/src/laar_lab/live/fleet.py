@@ -15,7 +15,7 @@ import yaml
 from laar.envoy.bootstrap import render
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
-from laar_lab.live.processes import LaarProcess, free_ports, start_all, wait_for
+from laar_lab.live.processes import Program, free_ports, laar_process, wait_for
 from laar_lab.sim.answers import AccuracySurface
 
 ALIAS = "auto"
@@ -81,7 +81,8 @@ async def running_fleet(
         address: _engine(directory, address, model, time_scale) for address, model in models.items()
     }
     async with AsyncExitStack() as stack:
-        await start_all(stack, [*engines.values()])
+        for engine in engines.values():
+            await stack.enter_async_context(engine)
         names = {address: (model, ALIAS) for address, model in models.items()}
         started = gateway(directory, names, settings, port=port, admin_port=admin_port)
         running = await stack.enter_async_context(started)
@@ -90,10 +91,10 @@ async def running_fleet(
         yield Fleet(url=running.url, admin_url=running.admin_url, models=models)
 
 
-def _engine(directory: Path, address: str, model: str, time_scale: float) -> LaarProcess:
+def _engine(directory: Path, address: str, model: str, time_scale: float) -> Program:
     port = address.rpartition(":")[2]
     told = ("--fleet-model", model, "--served-name", model, "--served-name", ALIAS)
-    return LaarProcess(
+    return laar_process(
         ("sim-endpoint", "--port", port, *told, "--time-scale", str(time_scale)),
         directory / f"endpoint-{port}.log",
     )
@@ -162,7 +163,7 @@ async def gateway(
     }
     path = directory / "laar.yaml"
     path.write_text(yaml.safe_dump(document, sort_keys=False))
-    async with LaarProcess(("serve", "-c", str(path)), directory / "picker.log") as picker:
+    async with laar_process(("serve", "-c", str(path)), directory / "picker.log") as picker:
         await wait_for(f"http://127.0.0.1:{admin}/readyz", picker)
         options = BootstrapOptions(
             picker=f"127.0.0.1:{ext_proc}",

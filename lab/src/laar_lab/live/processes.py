@@ -1,4 +1,4 @@
-"""Child processes of `laar up`: start them together, wait for them, and leave none behind.
+"""Child processes: start them, wait for them, and leave none behind.
 
 A command stops them when it ends; if it is killed, the kernel does (`dying_with_us`).
 """
@@ -9,9 +9,10 @@ import asyncio
 import random
 import socket
 import sys
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 import aiohttp
 
@@ -53,16 +54,16 @@ def free_ports(count: int, among: Sequence[int] = _PORTS) -> list[int]:
     raise LaarError(f"fewer than {count} of the ports {min(among)} to {max(among)} are free")
 
 
-class LaarProcess:
-    """A `laar` command as a child process; use as an async context manager.
+class Program:
+    """A program as a child process; use as an async context manager.
 
     Args:
-        arguments: arguments of the command.
+        command: the program and its arguments.
         log_path: file for its output.
     """
 
-    def __init__(self, arguments: Sequence[str], log_path: Path) -> None:
-        self._arguments = arguments
+    def __init__(self, command: Sequence[str], log_path: Path) -> None:
+        self._command = command
         self._log_path = log_path
         self._process: asyncio.subprocess.Process | None = None
 
@@ -72,12 +73,10 @@ class LaarProcess:
         assert self._process is not None
         return self._process.pid
 
-    async def __aenter__(self) -> LaarProcess:
+    async def __aenter__(self) -> Self:
         with self._log_path.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *dying_with_us((sys.executable, "-m", "laar.cli", *self._arguments)),
-                stdout=log,
-                stderr=log,
+                *dying_with_us(self._command), stdout=log, stderr=log
             )
         return self
 
@@ -104,24 +103,35 @@ class LaarProcess:
         """
         if self._process is not None and self._process.returncode is not None:
             tail = self._log_path.read_text(errors="replace")[-_LOG_TAIL_CHARS:]
-            raise LaarError(f"`laar {' '.join(self._arguments)}` ended:\n{tail}")
+            raise LaarError(f"`{' '.join(self._command)}` ended:\n{tail}")
 
 
-async def wait_for(url: str, *processes: LaarProcess, shows: str = "") -> None:
-    """Wait until a URL returns 200 with a page that contains `shows`.
+def laar_process(arguments: Sequence[str], log_path: Path) -> Program:
+    """Return a `laar` command as a child process."""
+    return Program((sys.executable, "-m", "laar.cli", *arguments), log_path)
+
+
+async def wait_for(
+    url: str,
+    *programs: Program,
+    body: Mapping[str, object] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> None:
+    """Wait until a URL answers a GET, or a POST of the body if there is one, with 200.
 
     Raises:
-        LaarError: one of the processes ended, or the page was not ready in time.
+        LaarError: one of the programs ended, or there was no such answer in time.
     """
-    async with aiohttp.ClientSession() as session:
+    method = "GET" if body is None else "POST"
+    async with aiohttp.ClientSession(headers=headers) as session:
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 while True:
-                    for process in processes:
-                        process.check_alive()
+                    for program in programs:
+                        program.check_alive()
                     try:
-                        async with session.get(url) as answer:
-                            if answer.status == 200 and shows in await answer.text():
+                        async with session.request(method, url, json=body) as answer:
+                            if answer.status == 200:
                                 return
                     except aiohttp.ClientError:
                         pass
@@ -130,7 +140,9 @@ async def wait_for(url: str, *processes: LaarProcess, shows: str = "") -> None:
             raise LaarError(f"{url} was not ready after {START_TIMEOUT_S:g} s") from None
 
 
-async def start_all(stack: AsyncExitStack, processes: Sequence[LaarProcess]) -> None:
-    """Start processes together; the stack stops them when it closes."""
-    for process in processes:
-        await stack.enter_async_context(process)
+def cpu_s(pid: int) -> float:
+    """Return the CPU seconds of a process and its threads, from its clock; 0 if it has ended."""
+    try:
+        return time.clock_gettime_ns((~pid << 3) | 2) / 1e9
+    except OSError:
+        return 0.0

@@ -20,9 +20,7 @@ import aiohttp
 import orjson
 
 from laar.errors import LaarError, SettingError
-from laar_lab.live.processes import free_ports
-from laar_lab.race.processes import answers, process
-from laar_lab.race.simulated import MODEL
+from laar_lab.live.processes import Program, free_ports, wait_for
 from laar_lab.race.words import text
 from laar_lab.tokens import ASCII_PER_TOKEN
 
@@ -37,6 +35,7 @@ _IDLE_S = 60.0
 _ASK_S = 60.0
 _PROBE_CHARS = (1_200, 3_600)
 _SIMULATED_CONTEXT = 131_072
+_SIMULATED_MODEL = "model"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,18 +133,18 @@ async def simulated(
 ) -> AsyncIterator[Engines]:
     """Start simulated engines, of `num_blocks` KV blocks each, and stop them after the block."""
     ports = free_ports(count)
-    command = [sys.executable, "-m", "laar_lab.race.simulated", "--profile", profile]
-    command += ["--time-scale", str(time_scale), "--fault", fault]
-    if num_blocks is not None:
-        command += ["--num-blocks", str(num_blocks)]
-    for port in ports:
-        command += ["--port", str(port)]
-    async with process(command, directory / "engines.log"):
+    about = {"profile": profile, "time_scale": time_scale, "num_blocks": num_blocks}
+    engines = [{"model": _SIMULATED_MODEL, "port": port, **about} for port in ports]
+    engines[0] |= {"faults": [fault]} if fault else {}
+    spec = directory / "engines.json"
+    spec.write_bytes(orjson.dumps(engines))
+    command = (sys.executable, "-m", "laar_lab.race.simulated", str(spec))
+    async with Program(command, directory / "engines.log") as program:
         for port in ports:
-            await answers(f"http://127.0.0.1:{port}/health")
+            await wait_for(f"http://127.0.0.1:{port}/health", program)
         yield Engines(
             urls=tuple(f"http://127.0.0.1:{port}" for port in ports),
-            model=MODEL,
+            model=_SIMULATED_MODEL,
             context_tokens=_SIMULATED_CONTEXT,
             chars_per_token=float(ASCII_PER_TOKEN),
             simulated=True,

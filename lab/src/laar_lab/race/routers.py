@@ -16,10 +16,9 @@ from pathlib import Path
 from laar.errors import SettingError
 from laar.settings.settings import load
 from laar_lab.live.fleet import gateway
-from laar_lab.live.processes import free_ports
+from laar_lab.live.processes import Program, cpu_s, free_ports, wait_for
 from laar_lab.policy_text import parse_policy
 from laar_lab.race.engines import Engines
-from laar_lab.race.processes import answers, cpu_s, process
 
 OURS = "laar"
 PROXIES = ("smg", "vllm-router")
@@ -142,15 +141,14 @@ async def _proxy(router: Router, directory: Path, engines: Engines) -> AsyncIter
     command += ["--policy", "cache_aware", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--prometheus-port", str(metrics), *shlex.split(router.argument)]
     command += ["--worker-urls", *engines.urls]
-    log = directory / f"{router.kind}.log"
     url = f"http://127.0.0.1:{port}"
     hello = {
         "model": engines.model,
         "messages": [{"role": "user", "content": "hello"}],
         "max_tokens": 1,
     }
-    async with process(command, log) as started:
+    async with Program(command, directory / f"{router.kind}.log") as started:
         # Wait for an answered request, as workers may be discovered after the port has opened.
         chats = f"{url}/v1/chat/completions"
-        await answers(chats, hello, headers=engines.headers, log=log, of=started)
+        await wait_for(chats, started, body=hello, headers=engines.headers)
         yield Running(url, (started.pid,))
