@@ -31,12 +31,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import orjson
-from rich.console import Console
-from rich.table import Table
 
 from bench.chaos.asking import End, Ended, Names, Question, draw
 from bench.chaos.judging import Judgment, judge
-from bench.chaos.load import Load
+from bench.chaos.load import OpenLoad
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
 from bench.chaos.store_trouble import STORE_TROUBLES, apart
 from bench.chaos.trouble import (
@@ -47,14 +45,13 @@ from bench.chaos.trouble import (
     Struck,
     Trouble,
 )
+from bench.figures import MISSED, print_table
 from bench.options import names_of, output_file, parser_for, positive
 from laar.envoy.options import Shape
 
-BROKEN_PROMISE = 3
 SHAPES: tuple[Shape, ...] = ("standalone", "gateway")
 PATIENCE_S = 15.0
-AT_ONCE = 16
-THINK_S = 0.3
+RATE_PER_S = 20.0
 WARM_UP_S = 3.0
 QUIET_SHARE = 0.1
 QUIET_S = (4.0, 30.0)
@@ -125,14 +122,11 @@ class Run:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run all shapes, print the results, and return 3 if a promise was broken."""
     options = _parser().parse_args(argv)
-    console = Console() if sys.stdout.isatty() else Console(width=140)
     clock, store = _clock_library(), _store()
     if store is None:
-        console.print(
-            "[bold]SKIPPED: sharing[/]; it needs redis-server or valkey-server, and redis"
-        )
+        print("SKIPPED: sharing; it needs redis-server or valkey-server, and redis")
     if clock is None:
-        console.print("[bold]SKIPPED: setting the clock[/]; it needs libfaketime")
+        print("SKIPPED: setting the clock; it needs libfaketime")
     shapes: list[Shape] = options.shapes
     documents, broken, faults, requests = [], [], 0, 0
     for shape in shapes:
@@ -146,12 +140,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             gateway=shape == "gateway",
         )
         promises = run.broken_promises(judgment)
-        _show(console, run, judgment)
+        _show(run, judgment)
         for line in promises:
-            console.print(f"[bold]BROKEN[/] ({shape}): {line}", highlight=False)
+            print(f"BROKEN ({shape}): {line}")
         examples = [_described(ended, run) for ended in judgment.unexplained[:EXAMPLES]]
         for line in (*examples, *(overfed(one, run) for one in judgment.overfed)):
-            console.print(f"  {line}", highlight=False, markup=False)
+            print(f"  {line}")
         documents.append(_document(run, judgment, promises))
         broken += promises
         faults += len(run.struck)
@@ -161,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.json:
         whole = {"seed": options.seed, "faults": faults, "requests": requests, "runs": documents}
         options.json.write_bytes(orjson.dumps(whole, option=orjson.OPT_INDENT_2))
-    return BROKEN_PROMISE if broken else 0
+    return MISSED if broken else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -203,22 +197,20 @@ async def _run(
     run = Run(shape=shape, seconds=seconds)
     async with standing(plan, deadline_s=deadline_s) as stand:
         rng = random.Random(f"{seed} questions")
-        load = Load(
+        over = asyncio.Event()
+        load = OpenLoad(
             url=lambda: stand.url,
-            next_question=lambda number: _question(rng, number),
+            next_question=lambda number: None if over.is_set() else _question(rng, number),
             names=_names(stand),
-            at_once=AT_ONCE,
-            limit_s=PATIENCE_S,
-            think_s=THINK_S,
+            rate_per_s=RATE_PER_S,
             seed=seed,
+            limit_s=PATIENCE_S,
             keep=run.ended.append,
         )
-        asking = asyncio.create_task(load.run())
-        try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(load.run())
             await _under_load(stand, run, seed, clock)
-        finally:
-            load.stop()
-            await asking
+            over.set()
         run.leftovers = await leftovers(stand)
         for child in (*stand.pickers, stand.envoy):
             assert child is not None
@@ -244,32 +236,19 @@ async def _under_load(stand: Stand, run: Run, seed: int, clock: Path | None) -> 
     )
     if stand.plan.store is not None:
         system = (*system, *STORE_TROUBLES)
-    lanes = [
-        Lane(
-            stand,
-            _rng(seed, "small"),
-            ENDPOINT_TROUBLES,
-            endpoints=(0, 1, 2),
-            keep=run.struck.append,
-        ),
-        Lane(
-            stand,
-            _rng(seed, "large"),
-            ENDPOINT_TROUBLES,
-            endpoints=(3, 4, 5),
-            keep=run.struck.append,
-        ),
-        Lane(stand, _rng(seed, "system"), system, keep=run.struck.append),
-    ]
+    parts: tuple[tuple[str, tuple[Trouble, ...], tuple[int, ...]], ...] = (
+        ("small", ENDPOINT_TROUBLES, (0, 1, 2)),
+        ("large", ENDPOINT_TROUBLES, (3, 4, 5)),
+        ("system", system, ()),
+    )
+    keep = run.struck.append
     async with asyncio.TaskGroup() as group:
-        for lane in lanes:
+        for name, troubles, endpoints in parts:
+            rng = random.Random(f"{seed} {name}")
+            lane = Lane(stand, rng, troubles, endpoints=endpoints, keep=keep)
             group.create_task(lane.run(until_s))
     run.idle = await _without_requests(stand, run)
     run.apart = await apart(stand, SETTLE_S)
-
-
-def _rng(seed: int, what: str) -> random.Random:
-    return random.Random(f"{seed} {what}")
 
 
 def _question(rng: random.Random, number: int) -> Question:
@@ -340,27 +319,27 @@ def overfed(struck: Struck, run: Run) -> str:
     )
 
 
-def _show(console: Console, run: Run, judgment: Judgment) -> None:
-    table = Table(title=f"Chaos, {run.shape}: cost of each fault, compared with the quiet fleet")
-    table.add_column("fault")
-    for name in ("times", "requests meanwhile", "lost", "p95 x", "sent to it", "trials allowed"):
-        table.add_column(name, justify="right")
-    for cost in judgment.costs:
-        table.add_row(
+def _show(run: Run, judgment: Judgment) -> None:
+    rows = [
+        (
             cost.name,
-            str(cost.times),
-            str(cost.during),
-            str(cost.lost),
-            f"{cost.p95_ratio:.2f}",
-            str(cost.fed) if cost.fed_allowed else "",
+            cost.times,
+            cost.during,
+            cost.lost,
+            cost.p95_ratio,
+            cost.fed if cost.fed_allowed else "",
             f"{cost.fed_allowed:.0f}" if cost.fed_allowed else "",
         )
-    console.print(table)
+        for cost in judgment.costs
+    ]
+    columns = ("times", "requests meanwhile", "lost", "p95 x", "sent to it", "trials allowed")
+    title = f"Chaos, {run.shape}: cost of each fault, compared with the quiet fleet"
+    print_table(title, ("fault", *columns), rows)
     counts = ", ".join(f"{end}: {count}" for end, count in judgment.ends.most_common())
-    console.print(f"{len(run.struck)} faults; requests by end: {counts}", highlight=False)
+    print(f"{len(run.struck)} faults; requests by end: {counts}")
     if judgment.reasons:
         counts = ", ".join(f"{reason}: {n}" for reason, n in judgment.reasons.most_common())
-        console.print(f"reasons given: {counts}", highlight=False)
+        print(f"reasons given: {counts}")
 
 
 def _document(run: Run, judgment: Judgment, promises: list[str]) -> dict[str, object]:

@@ -21,19 +21,15 @@ import math
 import random
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
-import orjson
-from rich.console import Console
-from rich.table import Table
-
-from bench.chaos.asking import Ended, Question, draw
-from bench.chaos.load import OpenLoad, percentile
-from bench.chaos.rows import GOOD, POISON, ROWS, Healing, Row, Run
+from bench.chaos.asking import GOOD, Ended, Question, draw, outcome
+from bench.chaos.load import OpenLoad
+from bench.chaos.rows import POISON, ROWS, Healing, Row, Run
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
+from bench.figures import VERDICTS, conclude, print_table, rank
 from bench.options import count, names_of, output_file, parser_for, positive
 from laar.envoy.options import Shape
 
@@ -43,7 +39,6 @@ WARM_UP = 72
 PATIENCE_S = 15.0
 FAIR = 1 / ENDPOINTS
 HEALED_WITHIN_S = 60.0
-MISSED = 3
 SUBJECTS = ("laar", "least-loaded", "random")
 SHAPES: tuple[Shape, ...] = ("standalone", "gateway")
 
@@ -52,19 +47,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; exit with 3 if a target was missed."""
     options = _parser().parse_args(argv)
     rows = [row for row in ROWS if row.name in options.rows]
-    console = Console() if sys.stdout.isatty() else Console(width=180)
     results: list[dict[str, object]] = []
     for subject in options.subjects:
         # The others behave alike in both shapes.
         for shape in options.shapes if subject == "laar" else options.shapes[:1]:
-            results += asyncio.run(_subject(console, options, subject, shape, rows))
-    _show(console, results)
-    if options.json:
-        document = {"seed": options.seed, "requests": options.requests, "rows": results}
-        options.json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-    missed = [r for r in results if r["met"] is False]
-    print(f"{len(missed)} of laar's {sum(r['met'] is not None for r in results)} targets missed")
-    return MISSED if missed else 0
+            results += asyncio.run(_subject(options, subject, shape, rows))
+    _show(results)
+    return conclude(results, options.json, seed=options.seed, requests=options.requests)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -86,11 +75,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 async def _subject(
-    console: Console,
-    options: argparse.Namespace,
-    subject: str,
-    shape: str,
-    rows: Sequence[Row],
+    options: argparse.Namespace, subject: str, shape: str, rows: Sequence[Row]
 ) -> list[dict[str, object]]:
     """Run all rows of one subject in one shape."""
     one = Endpoint(model=MODEL, names=(MODEL,), known=(MODEL,))
@@ -111,11 +96,11 @@ async def _subject(
             run = await bench.row(row)
             results.append(_result(row, subject, shape, run))
             result = results[-1]
-            console.print(
+            print(
                 f"{subject} {shape} {row.name}: lost {result['lost']} of {result['requests']}, "
                 f"{result['lost_after_2_s']} after 2 s, p95 x {result['p95_ratio']:.2f}, "
                 f"{result['ends']}",
-                highlight=False,
+                flush=True,
             )
         return results
 
@@ -127,7 +112,7 @@ class _Bench:
         self._stand = stand
         self._options = options
         self._policy = {} if subject == "laar" else {"x-laar-policy": subject}
-        self._healthy: Run | None = None
+        self._healthy_p95_s = math.nan
         self._names = stand.names_of_one(MODEL)
 
     async def _fresh(self) -> None:
@@ -164,24 +149,6 @@ class _Bench:
             keep=keep,
         ).run()
 
-    async def _baseline(self) -> Run:
-        """Return the run without a fault, measured once."""
-        if self._healthy is not None:
-            return self._healthy
-        run, rng = Run(), random.Random(self._options.seed)
-        await self._fresh()
-        await self._warm_up(rng)
-        run.fault_s = time.monotonic()
-        await self._load(
-            lambda number: self._question(rng, number) if number < self._options.requests else None,
-            run.ended.append,
-            seed="baseline",
-        )
-        run.baseline_p95_s = percentile([e.took_s for e in run.ended], 0.95)
-        run.seen = [(await self._stand.faults_seen(index))[0] for index in range(ENDPOINTS)]
-        self._healthy = run
-        return run
-
     async def _warm_up(self, rng: random.Random) -> None:
         await self._load(
             lambda number: self._question(rng, number) if number < WARM_UP else None,
@@ -190,12 +157,10 @@ class _Bench:
         )
 
     async def row(self, row: Row) -> Run:
-        """Run one row."""
-        if row.name == "none":
-            return await self._baseline()
-        baseline = await self._baseline()
+        """Run one row, and before all others the one without a fault."""
+        if row is not ROWS[0] and math.isnan(self._healthy_p95_s):
+            await self.row(ROWS[0])
         run, rng = Run(), random.Random(f"{self._options.seed} {row.name}")
-        run.baseline_p95_s = baseline.baseline_p95_s
         await self._fresh()
         await self._warm_up(rng)
         poison = (f"{row.poison}@with={POISON}",) if row.poison else ()
@@ -216,14 +181,16 @@ class _Bench:
         def keep(ended: Ended) -> None:
             (run.poison if POISON in ended.question.headers else run.ended).append(ended)
 
-        load = asyncio.create_task(self._load(next_question, keep, seed=row.name))
-        with _ended_in_the_end(load):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._load(next_question, keep, seed=row.name))
             if row.heals is not None:
                 await self._heal(row.heals, run)
             over = True
-            await load
         if row.heals is not None:
             run.ended = [e for e in run.ended if e.began_s < run.fault_s + row.heals.after_s]
+        if row is ROWS[0]:
+            self._healthy_p95_s = rank([e.took_s for e in run.ended], 0.95)
+        run.baseline_p95_s = self._healthy_p95_s
         counts = [await self._stand.faults_seen(index) for index in range(ENDPOINTS)]
         run.seen = [requests for requests, _ in counts]
         if row.poison:
@@ -249,22 +216,13 @@ class _Bench:
                 return
 
 
-@contextmanager
-def _ended_in_the_end(task: asyncio.Task[None]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        task.cancel()
-
-
 def _result(row: Row, subject: str, shape: str, run: Run) -> dict[str, object]:
     words, holds = row.target
     return {
         "subject": subject,
         "shape": shape,
         "row": row.name,
-        "requests": len(run.ended),
-        "lost": len(run.lost),
+        **outcome(run.ended),
         "lost_share": run.lost_share,
         "lost_after_2_s": len(run.lost_late),
         "lost_share_after_2_s": run.lost_late_share,
@@ -274,37 +232,29 @@ def _result(row: Row, subject: str, shape: str, run: Run) -> dict[str, object]:
         "healed_after_s": run.healed_after_s,
         "failed_trials": run.failed_trials if row.heals else None,
         "attempts_per_poison": run.attempts_per_poison if row.poison else None,
-        "ends": {str(end): n for end, n in Counter(e.end for e in run.ended).items()},
-        "examples": sorted({e.detail for e in run.lost if e.detail})[:3],
         "target": words,
         "met": holds(run) if subject == "laar" else None,
     }
 
 
-def _show(console: Console, results: Sequence[dict[str, object]]) -> None:
-    table = Table(title="One endpoint of five fails")
-    for name in ("subject", "shape", "fault"):
-        table.add_column(name)
-    for name in ("lost", "after 2 s", "share", "p95 x", "healed", "attempts"):
-        table.add_column(name, justify="right")
-    table.add_column("target")
-    table.add_column("verdict")
-    for r in results:
+def _show(results: Sequence[dict[str, object]]) -> None:
+    def cells(r: dict[str, Any]) -> tuple[str, ...]:
         healed, attempts = r["healed_after_s"], r["attempts_per_poison"]
-        table.add_row(
-            str(r["subject"]),
-            str(r["shape"]),
-            str(r["row"]),
+        return (
+            f"{r['subject']}, {r['shape']}, {r['row']}",
             f"{r['lost']} of {r['requests']}",
             str(r["lost_after_2_s"]),
             f"{r['lost_share_after_2_s']:.1%}",
-            "-" if math.isnan(p95 := float(str(r["p95_ratio"]))) else f"{p95:.2f}",
+            f"{r['p95_ratio']:.2f}",
             f"{healed:.0f} s" if healed else "never" if r["failed_trials"] is not None else "",
             f"{attempts:.2f}" if attempts is not None else "",
-            str(r["target"]),
-            "-" if r["met"] is None else "met" if r["met"] else "MISSED",
+            r["target"],
+            VERDICTS[r["met"]],
         )
-    console.print(table)
+
+    columns = ("subject, shape, fault", "lost", "after 2 s", "share", "p95 x", "healed", "attempts")
+    rows = [cells(each) for each in results]
+    print_table("One endpoint of five fails", (*columns, "target", "verdict"), rows)
 
 
 if __name__ == "__main__":

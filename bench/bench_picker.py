@@ -37,10 +37,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import uvloop
-from rich.console import Console
-from rich.table import Table
 
-from bench.figures import Figures
+from bench.figures import Figures, print_table
 from bench.options import count, names_of, output_file, parser_for, positive
 from bench.picking.parts import (
     SHAPES,
@@ -145,10 +143,9 @@ def _subjects(options: argparse.Namespace) -> list[Subject]:
 
 def _table(costs: Costs) -> None:
     names = list(next(iter(costs.pickers.values())))
-    table = Table("shape", "request", *names, title="us of CPU a request: picker + Envoy")
-    for (shape, request), spent in costs.pickers.items():
-        envoys = costs.envoys[shape, request]
-        cells = (f"{spent[name]:.0f} + {envoys[name]:.0f}" for name in names)
-        table.add_row(shape, request, *cells)
-    Console(width=140).print(table)
+    rows = [
+        (", ".join(key), *(f"{spent[n]:.0f} + {costs.envoys[key][n]:.0f}" for n in names))
+        for key, spent in costs.pickers.items()
+    ]
+    print_table("us of CPU a request: picker + Envoy", ("request", *names), rows)
     print("requests a second of one core of the picker: 1,000,000 / us")

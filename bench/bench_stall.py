@@ -29,18 +29,17 @@ import signal
 import socket
 import sys
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
-from rich.console import Console
-from rich.table import Table
 
-from bench.chaos.asking import End, Ended, Question
-from bench.chaos.load import OpenLoad, percentile
+from bench.chaos.asking import GOOD, End, Ended, Question, outcome
+from bench.chaos.load import OpenLoad
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
+from bench.figures import VERDICTS, conclude, print_table, rank
 from bench.options import names_of, output_file, parser_for
 from laar_lab.live.bootstraps import AnyShape
 
@@ -57,9 +56,6 @@ SHORT_TOKENS, SHORT_SCALE, SHORT_BODY_BYTES = 2, 0.1, 64_000
 
 LEAD_S = 3.0
 PATIENCE_S = 30.0
-STEADY_S = 1.0
-"""Seconds without undecided requests after which the picker is considered back."""
-MISSED = 3
 
 
 @dataclass(slots=True)
@@ -70,31 +66,6 @@ class Run:
     struck_s: float = 0.0
     stop_s: float = 0.0
     start_s: float = 0.0
-
-    @property
-    def lost(self) -> list[Ended]:
-        """Return the requests without a correct answer."""
-        return [e for e in self.ended if e.end not in (End.RIGHT, End.FAILED_OPEN)]
-
-    @property
-    def refused(self) -> int:
-        """Return the number of requests answered with an error."""
-        return sum(e.status not in (0, None, 200) for e in self.lost)
-
-    @property
-    def undecided(self) -> list[Ended]:
-        """Return the requests that Envoy forwarded without a decision."""
-        return [e for e in self.ended if e.end is End.FAILED_OPEN]
-
-    @property
-    def undecided_s(self) -> float:
-        """Return the seconds from the fault to the start of the last undecided request."""
-        return max((e.began_s - self.struck_s for e in self.undecided), default=0.0)
-
-    @property
-    def longest_wait_s(self) -> float:
-        """Return the longest wait for an answer's first byte."""
-        return max((e.first_s - e.began_s for e in self.ended if e.first_s), default=0.0)
 
 
 Strike = Callable[[Stand, Run], Awaitable[None]]
@@ -198,12 +169,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             run = asyncio.run(_measure(shape, ROWS[name], options.seed))
             results.append(_result(shape, name, run))
             print(orjson.dumps(results[-1]).decode(), flush=True)
-    _show(results)
-    if options.json:
-        options.json.write_bytes(orjson.dumps(results, option=orjson.OPT_INDENT_2))
-    missed = [r for r in results if r["met"] is False]
-    print(f"{len(missed)} of {sum(r['met'] is not None for r in results)} targets missed")
-    return MISSED if missed else 0
+    columns = ("requests", "errors", "cut", "undecided", "undecided_s", "longest_wait_s", "target")
+    rows = [
+        (f"{r['shape']}, {r['row']}", *(str(r[c]) for c in columns), VERDICTS[r["met"]])
+        for r in results
+    ]
+    title = "The picker stalls, dies or restarts"
+    print_table(title, ("shape, row", *columns, "verdict"), rows)
+    return conclude(results, options.json, seed=options.seed)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -224,28 +197,22 @@ async def _measure(shape: str, row: Row, seed: int) -> Run:
     )
     async with standing(plan, deadline_s=300.0) as stand:
         run, over = Run(), asyncio.Event()
-        load = asyncio.create_task(
-            OpenLoad(
-                url=lambda: stand.url,
-                next_question=_questions(row, seed, over),
-                names=stand.names_of_one(MODEL),
-                rate_per_s=row.rate,
-                seed=seed,
-                limit_s=PATIENCE_S,
-                keep=run.ended.append,
-            ).run()
+        load = OpenLoad(
+            url=lambda: stand.url,
+            next_question=_questions(row, seed, over),
+            names=stand.names_of_one(MODEL),
+            rate_per_s=row.rate,
+            seed=seed,
+            limit_s=PATIENCE_S,
+            keep=run.ended.append,
         )
-        try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(load.run())
             await asyncio.sleep(LEAD_S)
             run.struck_s = time.monotonic()
             await row.strike(stand, run)
             await asyncio.sleep(row.after_s)
             over.set()
-            await load
-        finally:
-            load.cancel()
-            with suppress(asyncio.CancelledError):
-                await load
     return run
 
 
@@ -265,40 +232,29 @@ def _questions(row: Row, seed: int, over: asyncio.Event) -> Callable[[int], Ques
     return next_question
 
 
-def _result(shape: str, name: str, run: Run) -> dict[str, object]:
-    row = ROWS[name]
-    met = not run.lost and (row.undecided_s is None or run.undecided_s < row.undecided_s)
+def _result(shape: str, name: str, run: Run) -> dict[str, Any]:
+    row, ended = ROWS[name], run.ended
+    lost = [e for e in ended if e.end not in GOOD]
+    errors = sum(e.status not in (0, None, 200) for e in lost)
+    undecided = [e.began_s - run.struck_s for e in ended if e.end is End.FAILED_OPEN]
+    undecided_s = max(undecided, default=0.0)
+    waits = [e.first_s - e.began_s for e in ended if e.first_s]
+    met = not lost and (row.undecided_s is None or undecided_s < row.undecided_s)
     return {
         "shape": shape,
         "row": name,
-        "requests": len(run.ended),
-        "lost": len(run.lost),
-        "errors": run.refused,
-        "cut": len(run.lost) - run.refused,
-        "undecided": len(run.undecided),
-        "undecided_s": round(run.undecided_s, 2),
+        **outcome(ended),
+        "errors": errors,
+        "cut": len(lost) - errors,
+        "undecided": len(undecided),
+        "undecided_s": round(undecided_s, 2),
         "stop_s": round(run.stop_s, 2),
         "start_s": round(run.start_s, 2),
-        "longest_wait_s": round(run.longest_wait_s, 2),
-        "p50_s": round(percentile([e.took_s for e in run.ended], 0.5), 2),
-        "ends": {str(end): n for end, n in Counter(e.end for e in run.ended).items()},
-        "examples": sorted({e.detail for e in run.lost if e.detail})[:3],
+        "longest_wait_s": round(max(waits, default=0.0), 2),
+        "p50_s": round(rank([e.took_s for e in ended], 0.5), 2),
         "target": "0 lost" + (f", undecided < {row.undecided_s:g} s" if row.undecided_s else ""),
         "met": met if shape != "full duplex" else None,
     }
-
-
-def _show(results: Sequence[dict[str, object]]) -> None:
-    console = Console() if sys.stdout.isatty() else Console(width=140)
-    table = Table(title="The picker stalls, dies or restarts")
-    columns = ("shape", "row", "requests", "errors", "cut", "undecided", "undecided_s")
-    for name in (*columns, "longest_wait_s", "target"):
-        table.add_column(name.replace("_s", " for") if name == "undecided_s" else name)
-    table.add_column("verdict")
-    for r in results:
-        verdict = {True: "met", False: "MISSED", None: "-"}[r["met"]]  # type: ignore[index]
-        table.add_row(*(str(r[c]) for c in (*columns, "longest_wait_s", "target")), verdict)
-    console.print(table)
 
 
 if __name__ == "__main__":

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import orjson
 
-__all__ = ["Figure", "Figures", "rank"]
+from laar_lab.cli.lab.options import lab_console
+from laar_lab.report import Report, Table, Value, show
+
+__all__ = ["MISSED", "VERDICTS", "Figure", "Figures", "conclude", "print_table", "rank"]
 
 MISSED = 3
+"""Exit status if a target was missed."""
+
+VERDICTS = {None: "-", True: "met", False: "MISSED"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +98,29 @@ class Figures:
         if part in self.unfinished:
             print(f"  UNFINISHED: {self.unfinished[part]}")
         print(f"  took {time.monotonic() - began:.0f} s", flush=True)
+
+
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[tuple[Value, ...]], digits: int = 2
+) -> None:
+    """Print a table; the first column names the row."""
+    table = Table(title=title, columns=tuple(columns), rows=rows, digits=digits)
+    show(Report(tables=[table]), lab_console())
+
+
+def conclude(rows: Sequence[Mapping[str, object]], path: Path | None, **about: object) -> int:
+    """Print how many rows missed their target (`met`); write all to a file if there is a path.
+
+    Returns:
+        The exit status.
+    """
+    if path is not None:
+        document = {**about, "rows": rows}
+        path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    verdicts = [row["met"] for row in rows]
+    missed = verdicts.count(False)
+    print(f"{missed} of {len(verdicts) - verdicts.count(None)} targets missed")
+    return MISSED if missed else 0
 
 
 def rank(values: list[float], share: float) -> float:

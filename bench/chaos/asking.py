@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -19,7 +20,7 @@ import orjson
 
 from laar_lab.sim.endpoint.echo import echo_text
 
-__all__ = ["BROKEN", "End", "Ended", "Names", "Question", "ask", "draw"]
+__all__ = ["BROKEN", "GOOD", "End", "Ended", "Names", "Question", "ask", "draw", "outcome"]
 
 _LONG_SHARE, _STREAM_SHARE = 0.15, 0.5
 _WORDS = ("river", "stone", "lamp", "north", "seven", "copper", "window", "grain", "signal", "moth")
@@ -43,6 +44,9 @@ class End(StrEnum):
     UNSENT = "not sent: too many in flight"
     WRONG = "WRONG answer"
 
+
+GOOD = frozenset({End.RIGHT, End.FAILED_OPEN})
+"""Outcomes with a correct answer."""
 
 BROKEN = frozenset({End.CUT, End.TIMEOUT, End.NO_CONNECTION})
 """Outcomes that only an active fault can excuse."""
@@ -115,6 +119,17 @@ class Ended:
     def took_s(self) -> float:
         """Return the seconds from sending to the last byte."""
         return self.ended_s - self.began_s
+
+
+def outcome(ended: Sequence[Ended]) -> dict[str, object]:
+    """Return how many requests there were and how many lost, their ends, and details of losses."""
+    lost = [e for e in ended if e.end not in GOOD]
+    return {
+        "requests": len(ended),
+        "lost": len(lost),
+        "ends": {str(end): n for end, n in Counter(e.end for e in ended).items()},
+        "examples": sorted({e.detail for e in lost if e.detail})[:3],
+    }
 
 
 def draw(

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bench.chaos.asking import BROKEN, End, Ended
-from bench.chaos.load import percentile
+from bench.chaos.asking import BROKEN, GOOD, End, Ended
 from bench.chaos.trouble import Struck
+from bench.figures import rank
 
 __all__ = ["TRIALS_PER_S", "Cost", "Judgment", "judge"]
 
@@ -17,7 +17,7 @@ TRIALS_PER_S = 2.0
 FEW_TRIALS = 5.0
 """Requests to a failing endpoint that are always allowed."""
 
-_ANSWERED = frozenset({End.RIGHT, End.FAILED_OPEN, End.LEFT})
+_ANSWERED = GOOD | {End.LEFT}
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ def judge(
         for e in ended
         if e.began_s >= quiet_from_s and e.ended_s < quiet_until_s and e.end in _ANSWERED
     ]
-    result.quiet_p95_s = percentile(quiet, 0.95)
+    result.quiet_p95_s = rank(quiet, 0.95)
     costs: dict[str, Cost] = {}
     times: dict[str, list[float]] = {}
     for one in struck:
@@ -88,7 +88,7 @@ def judge(
         felt = [one for one in struck if one.overlaps(e.began_s, e.ended_s)]
         for name in {one.trouble.name for one in felt}:
             costs[name].during += 1
-            if e.end in (End.RIGHT, End.FAILED_OPEN):
+            if e.end in GOOD:
                 times.setdefault(name, []).append(e.took_s)
         if e.end in _ANSWERED:
             continue
@@ -98,7 +98,7 @@ def judge(
         if cause is None or not _explains(cause, e, gateway=gateway):
             result.unexplained.append(e)
     for name, cost in costs.items():
-        cost.p95_ratio = percentile(times.get(name, []), 0.95) / result.quiet_p95_s
+        cost.p95_ratio = rank(times.get(name, []), 0.95) / result.quiet_p95_s
     result.costs = sorted(costs.values(), key=lambda cost: cost.name)
     return result
 

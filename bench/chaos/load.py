@@ -1,8 +1,4 @@
-"""Closed-loop and open-loop load on one Envoy.
-
-Closed-loop clients (`Load`) send less to a hanging fleet, which bounds the losses. With an open
-loop (`OpenLoad`) the cost of a fault grows with the rate.
-"""
+"""Open-loop load on one Envoy: a hanging fleet gets no fewer requests than one that answers."""
 
 from __future__ import annotations
 
@@ -16,15 +12,7 @@ import aiohttp
 
 from bench.chaos.asking import End, Ended, Names, Question, ask
 
-__all__ = ["Load", "OpenLoad", "client_session", "percentile"]
-
-
-def percentile(values: list[float], share: float) -> float:
-    """Return the value that a share of the values does not exceed; NaN without values."""
-    if not values:
-        return float("nan")
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+__all__ = ["OpenLoad", "client_session"]
 
 
 @asynccontextmanager
@@ -34,67 +22,6 @@ async def client_session() -> AsyncIterator[aiohttp.ClientSession]:
     timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as http:
         yield http
-
-
-class Load:
-    """A closed loop: each client sends a request, waits for its end, pauses, and repeats.
-
-    Args:
-        url: returns Envoy's current URL, which may change.
-        next_question: returns the question with a number; None ends the load.
-        names: names to judge answers by.
-        at_once: number of clients.
-        limit_s: client timeout in seconds.
-        think_s: longest pause of a client before its next question.
-        seed: seed of the pauses.
-        keep: receives each completed request.
-    """
-
-    def __init__(
-        self,
-        *,
-        url: Callable[[], str],
-        next_question: Callable[[int], Question | None],
-        names: Names,
-        at_once: int,
-        limit_s: float,
-        think_s: float = 0.0,
-        seed: int = 0,
-        keep: Callable[[Ended], None],
-    ) -> None:
-        self._url = url
-        self._next = next_question
-        self._names = names
-        self._at_once = at_once
-        self._limit_s = limit_s
-        self._think_s = think_s
-        self._rng = random.Random(seed)
-        self._keep = keep
-        self._number = 0
-        self._stopped = False
-        self.began_s = 0.0
-
-    def stop(self) -> None:
-        """Stop sending; requests in flight may finish."""
-        self._stopped = True
-
-    async def run(self) -> None:
-        """Run the clients until each has received its last answer."""
-        self.began_s = time.monotonic()
-        async with client_session() as http, asyncio.TaskGroup() as group:
-            for _ in range(self._at_once):
-                group.create_task(self._client(http))
-
-    async def _client(self, http: aiohttp.ClientSession) -> None:
-        while not self._stopped:
-            question = self._next(self._number)
-            if question is None:
-                return
-            self._number += 1
-            ended = await ask(http, self._url(), question, self._names, limit_s=self._limit_s)
-            self._keep(ended)
-            if self._think_s:
-                await asyncio.sleep(self._rng.uniform(0, self._think_s))
 
 
 class OpenLoad:

@@ -7,13 +7,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bench.chaos.asking import End, Ended
-from bench.chaos.load import percentile
+from bench.chaos.asking import GOOD, End, Ended
+from bench.figures import rank
 
-__all__ = ["GOOD", "POISON", "ROWS", "Healing", "Row", "Run"]
-
-GOOD = (End.RIGHT, End.FAILED_OPEN)
-
+__all__ = ["POISON", "ROWS", "Healing", "Row", "Run"]
 
 POISON = "x-poison"
 """Header of requests that every endpoint fails, in rows with `poison`."""
@@ -61,7 +58,7 @@ class Run:
     def p95_ratio(self) -> float:
         """Return the p95 of correct answers, relative to the fleet without the fault."""
         times = [e.took_s for e in self.ended if e.end in GOOD]
-        return percentile(times, 0.95) / self.baseline_p95_s
+        return rank(times, 0.95) / self.baseline_p95_s
 
     @property
     def engine_errors(self) -> float:

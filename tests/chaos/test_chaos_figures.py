@@ -1,10 +1,10 @@
 """Targets can be missed, and growth is distinguished from noise."""
 
 import pytest
-from bench.bench_failing import MISSED
 from bench.bench_failing import main as failing
 from bench.chaos.asking import End, Ended, Question
 from bench.chaos.rows import ROWS, Run
+from bench.figures import MISSED
 
 QUESTION = Question(asked="m", text="Why?", tokens=4, stream=False)
 
