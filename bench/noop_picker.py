@@ -2,8 +2,7 @@
 
 It parses each body with orjson and sends every request to the same endpoints, in both body modes.
 It has no state, policy or metrics, and its answers are prebuilt, so it costs only gRPC and JSON
-parsing. With `--h2` it runs on laar's HTTP/2 server instead of grpc.aio, which shows the least
-that laar could cost.
+parsing.
 
     python -m bench.noop_picker --port 9002 --endpoint 127.0.0.1:8000
 """
@@ -11,10 +10,7 @@ that laar could cost.
 from __future__ import annotations
 
 import argparse
-import asyncio
-from collections.abc import Callable, Generator, Iterator
-from types import coroutine
-from typing import Any, cast
+from collections.abc import Callable, Iterator
 
 import grpc
 import orjson
@@ -22,8 +18,6 @@ import uvloop
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from laar.protocol.agreed import PICKING_SERVICE
-from laar.server.extproc import SERVICE
-from laar.server.h2 import Call, H2Server, Handler
 from laar.wire import ext_proc_pb2 as ext_proc
 
 DESTINATION = "x-gateway-destination-endpoint"
@@ -176,44 +170,6 @@ async def start(
     return server
 
 
-class _OnCall:
-    """The context of a stream on laar's server; `read` waits for a message."""
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
-
-    @coroutine
-    def read(self) -> Generator[None, ext_proc.ProcessingRequest, ext_proc.ProcessingRequest]:
-        return (yield)
-
-    async def write(self, answer: ext_proc.ProcessingResponse) -> None:
-        self._call.send(answer.SerializeToString())
-
-
-class _Exchange(Handler):
-    def __init__(self, picker: NoopPicker, call: Call) -> None:
-        self._call = call
-        self._running: Any = picker.process(None, cast(Any, _OnCall(call)))
-        self._running.send(None)
-
-    def receive(self, message: bytes) -> None:
-        self._running.send(ext_proc.ProcessingRequest.FromString(message))
-
-    def half_closed(self) -> None:
-        self._call.end()
-
-    def closed(self) -> None:
-        self._running.close()
-
-
-async def _serve_on_h2(endpoints: str, port: int) -> None:
-    picker, server = NoopPicker(endpoints), H2Server(longest_bytes=_MAX_MESSAGE_BYTES)
-    server.add_method(SERVICE, "Process", lambda call: _Exchange(picker, call))
-    server.bind(f"127.0.0.1:{port}")
-    await server.start()
-    await asyncio.Event().wait()
-
-
 async def _serve(endpoints: str, port: int) -> None:
     server = await start(NoopPicker(endpoints), port)
     await server.wait_for_termination()
@@ -223,13 +179,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The no-op endpoint picker.")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--endpoint", required=True, help="ip:port; several: comma-separated")
-    parser.add_argument(
-        "--h2", action="store_true", help="serve on laar's HTTP/2; no health checks"
-    )
     told = parser.parse_args()
-    if told.h2:
-        uvloop.run(_serve_on_h2(told.endpoint, told.port))
-        return
     uvloop.run(_serve(told.endpoint, told.port))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import socket
 
 import httpx
@@ -94,7 +93,7 @@ async def test_an_internal_error_of_the_engine_ends_the_endpoint() -> None:
     endpoint = SimulatedEndpoint(EndpointSettings(model="sim"))
     profile = load_profile("gorgo-main")
     await endpoint.start()
-    endpoint.serving.driver.engine = Broken(profile.cost, profile.settings, random.Random(0))
+    endpoint.serving.driver.engine = Broken(profile.cost, profile.settings)
     async with httpx.AsyncClient(base_url=endpoint.url) as http:
         with pytest.raises((httpx.ReadError, httpx.RemoteProtocolError)):
             await http.post("/v1/completions", json={"prompt": "a"})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,7 +33,7 @@ def engine(**given: object) -> ParallelEngine:
         "load_factor": FACTOR,
         "max_num_seqs": SLOTS,
     } | given
-    return ParallelEngine(COST, EngineSettings(**values), random.Random(0))  # type: ignore[arg-type]
+    return ParallelEngine(COST, EngineSettings(**values))  # type: ignore[arg-type]
 
 
 def job(name: str, arrival_s: float, prompt: int, output: int = 1, **given: object) -> Job:

@@ -32,7 +32,7 @@ LINEAR = LinearCost(seconds_per_token=PREFILL_S, decode_s_per_token=DECODE_S)
 
 def engine(cost: CostModel = LINEAR, **given: object) -> SimulatedEngine:
     values = {"num_blocks": 10_000, "scheduler": "fcfs"} | given
-    return SimulatedEngine(cost, EngineSettings(**values), random.Random(0))  # type: ignore[arg-type]
+    return SimulatedEngine(cost, EngineSettings(**values))  # type: ignore[arg-type]
 
 
 def job(name: str, arrival_s: float, prompt: int, output: int = 1, **given: object) -> Job:

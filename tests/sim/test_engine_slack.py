@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from itertools import pairwise
 
 import pytest
@@ -38,7 +37,7 @@ def engine(
         max_num_batched_tokens=tokens,
         slack=slack or SlackSettings(),
     )
-    return SimulatedEngine(cost, values, random.Random(0))
+    return SimulatedEngine(cost, values)
 
 
 def job(

@@ -24,7 +24,7 @@ COST = LinearCost(seconds_per_token=1e-4, decode_s_per_token=0.01)
 
 def engine(num_blocks: int = 10_000, groups: int = 1, **given: object) -> SimulatedEngine:
     values = {"num_blocks": num_blocks, "block_size": BLOCK, "state_groups": groups} | given
-    return SimulatedEngine(COST, EngineSettings(**values), random.Random(0))  # type: ignore[arg-type]
+    return SimulatedEngine(COST, EngineSettings(**values))  # type: ignore[arg-type]
 
 
 def found(prompts: list[list[int]], blocks: int = 10_000, at_once: int = 1) -> list[int]:

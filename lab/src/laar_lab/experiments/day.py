@@ -16,16 +16,12 @@ assumption that an additional endpoint does no harm.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
-from pathlib import Path
 
 from laar.accuracy.assessor import PlainAssessor
 from laar.core.decision import DirectorSettings
 from laar.errors import RequestError, SettingError
-from laar_lab.claims import Seen, paired
+from laar_lab.claims import paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.policy_text import parse_policy
@@ -42,7 +38,6 @@ from laar_lab.sim.fleet import (
 )
 from laar_lab.suite import fleets
 from laar_lab.suite.case import Numbers
-from laar_lab.suite.real import day_agents, day_chats
 from laar_lab.sweep import grid
 from laar_lab.tally import Tally
 from laar_lab.workloads.day import Day, Visit, visits
@@ -66,30 +61,6 @@ OBJECTIVE_S = 1.5
 
 _QUICK_HOUR_S = 3.0
 _QUICK_RIVALS = ("smg", "least-loaded")
-
-
-_REAL_CHATS_PER_S, _REAL_AGENTS_PER_S = 1.2, 0.02
-"""Rates at the busiest hour. They are lower than for generated traffic because real prompts are
-longer and share less, and real agents run longer."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Traffic:
-    """The source of the traffic, small enough to be pickled for another process."""
-
-    hour_s: float
-    data: Path | None
-
-    def day(self) -> Day:
-        day = Day(hour_s=self.hour_s)
-        if self.data is None:
-            return day
-        return replace(
-            day,
-            real_chats=partial(day_chats, self.data, _REAL_CHATS_PER_S),
-            real_agents=partial(day_agents, self.data),
-            agents_per_s=_REAL_AGENTS_PER_S,
-        )
 
 
 class _Clients:
@@ -149,9 +120,9 @@ def _fleet(policy: str, seed: int, endpoints: int) -> tuple[VirtualFleet, list[s
     return fleet, [site.name for site in sites]
 
 
-def _day(traffic: _Traffic, policy: str, seed: int) -> Numbers:
+def _day(hour_s: float, policy: str, seed: int) -> Numbers:
     """Run the day under a rule."""
-    day = traffic.day()
+    day = Day(hour_s=hour_s)
     fleet, names = _fleet(policy, seed, max(_TIMETABLE.values()) + 1)
     operation = Operation(fleet, names, _TIMETABLE[0], generator(seed, "operation"))
     grace_s = _GRACE_SHARE * day.hour_s
@@ -170,9 +141,9 @@ def _day(traffic: _Traffic, policy: str, seed: int) -> Numbers:
     return numbers
 
 
-def _needed(traffic: _Traffic, policy: str, seed: int) -> Numbers:
+def _needed(hour_s: float, policy: str, seed: int) -> Numbers:
     """Return the fewest endpoints that meet the objective in the busiest hour."""
-    day = replace(traffic.day(), only_hour=_BUSIEST, hours=1)
+    day = Day(hour_s=hour_s, only_hour=_BUSIEST, hours=1)
 
     def is_enough(endpoints: int) -> bool:
         fleet, _ = _fleet(policy, seed, endpoints)
@@ -188,8 +159,8 @@ def _needed(traffic: _Traffic, policy: str, seed: int) -> Numbers:
     return {"endpoints": float(enough)}
 
 
-def _one(part: str, traffic: _Traffic, policy: str, seed: int) -> Numbers:
-    return (_day if part == "day" else _needed)(traffic, policy, seed)
+def _one(part: str, hour_s: float, policy: str, seed: int) -> Numbers:
+    return (_day if part == "day" else _needed)(hour_s, policy, seed)
 
 
 _CLAIMED = {
@@ -205,7 +176,7 @@ _CLAIMED = {
 
 def run_day(scope: Scope) -> Report:
     """Run the day under each rule, and find the number of endpoints that each needs."""
-    traffic = _Traffic(_QUICK_HOUR_S if scope.quick else Day().hour_s, scope.data)
+    hour_s = _QUICK_HOUR_S if scope.quick else Day().hour_s
     rivals = _QUICK_RIVALS if scope.quick else RIVALS
     ours, *others = policies = scope.policies or (OURS, *rivals)
     if not others:
@@ -213,7 +184,7 @@ def run_day(scope: Scope) -> Report:
     for policy in policies:
         parse_policy(policy)
     parts = product(("day", "endpoints"), policies)
-    cases = {(part, policy): (part, traffic, policy) for part, policy in parts}
+    cases = {(part, policy): (part, hour_s, policy) for part, policy in parts}
     done = grid(_one, cases, scope.seeds, label="day")
     runs = {
         policy: [
@@ -223,18 +194,11 @@ def run_day(scope: Scope) -> Report:
         for policy in policies
     }
     return Report(
-        evidence=_evidence(runs, ours, others),
+        evidence={
+            claim: {rival: paired(runs[ours], runs[rival], metric) for rival in others}
+            for claim, metric in _CLAIMED.items()
+        }
     )
-
-
-Runs = dict[str, list[Numbers]]
-
-
-def _evidence(runs: Runs, ours: str, others: Sequence[str]) -> dict[str, dict[str, Seen]]:
-    return {
-        claim: {rival: paired(runs[ours], runs[rival], metric) for rival in others}
-        for claim, metric in _CLAIMED.items()
-    }
 
 
 EXPERIMENTS = declared(__name__, {"day": run_day})

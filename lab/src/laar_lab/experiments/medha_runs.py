@@ -43,7 +43,7 @@ def run(engine: str | EngineProfile, mix: Mix, seed: int) -> Latencies:
     """Run a load on a fresh engine to completion."""
     profile = load_profile(engine) if isinstance(engine, str) else engine
     arrived = list(jobs(mix, seed))
-    timings = drive(build_engine(profile, seed=seed), arrived)
+    timings = drive(build_engine(profile), arrived)
     seen = [timings[job.id] for job in arrived]
     first = np.array([timing.first_token_s for timing in seen])
     end = np.array([timing.end_s for timing in seen])

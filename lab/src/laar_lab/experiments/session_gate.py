@@ -1,10 +1,9 @@
 """Does admitting sessions by the price of cache room harm traffic whose contexts fit?
 
 Every workload of `no-regret` runs with the default policy: with neither gate nor flow control, with
-only the session gate (a picker's default), and with default flow control (only in quick runs,
-because it is slow to simulate). The load and the network are the same for each seed. The real
-chats, whose requests name no session, run a second time with a name for each conversation. This
-gives sessions that pause for minutes and rarely return.
+only the session gate, a picker's default. The load and the network are the same for each seed. The
+real chats, whose requests name no session, run a second time with a name for each conversation.
+This gives sessions that pause for minutes and rarely return.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from laar_lab.sweep import grid
 WAYS: dict[str, dict[str, Any]] = {
     "none": {},
     "gate": {"flow": FlowSettings(), "by_load": False},
-    "flow": {"flow": FlowSettings()},
 }
 """Arguments for `run_case`, by name in the table."""
 
@@ -65,13 +63,12 @@ def _run(case: Case, way: str, share: float, seed: int) -> Numbers:
 
 
 def run(scope: Scope) -> Report:
-    """Run every workload in each way; report changes relative to neither gate nor flow control."""
+    """Run every workload in each way; report changes relative to no gate."""
     names = scope.workloads or (_QUICK_CASES if scope.quick else ())
     picked = chosen(cases(scope.data), names)
     picked += tuple(_named(case) for case in picked if case.name in NAMED)
     share = 0.2 if scope.quick else 1.0
-    ways = ["none", "gate", "flow"] if scope.quick else ["none", "gate"]
-    runs = {(case.name, way): (case, way, share) for case in picked for way in ways}
+    runs = {(case.name, way): (case, way, share) for case in picked for way in WAYS}
     found = grid(_run, runs, scope.seeds, label="session-gate")
     return Report(evidence=_evidence(found, [case.name for case in picked]))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import cycle, groupby, islice, pairwise
+from itertools import cycle, groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
 from random import Random
@@ -31,9 +31,6 @@ MAX_PROMPT_TOKENS = 120_000
 
 _OWN_BLOCK = 1
 """Index of the first block that differs between chats; the service's prompt comes before it."""
-
-DAY_TURNS = 25
-"""Maximum number of turns of a session in a day of 25 minutes; real sessions go on for hours."""
 
 _MOST_SHORT_TOKENS = 60_000  # of a shortened prompt
 
@@ -158,16 +155,6 @@ def _shortened(path: Path) -> tuple[Recorded, ...]:
             of = replace(each, block_tokens=each.block_tokens // 4, lines=tuple(lines[start:]))
             shortened.append(of)
     return tuple(shortened)
-
-
-def day_agents(data: Path, rng: Random) -> Iterator[tuple[str, Iterator[Turn]]]:
-    """Return endless sessions of coding agents, for a day of operation.
-
-    Raises:
-        SettingError: the file is missing.
-    """
-    drawn = agents(data)(rng)
-    return ((name, islice(turns, DAY_TURNS)) for name, turns in drawn)
 
 
 def day_chats(data: Path, requests_per_s: float, rng: Random, until_s: float) -> Iterator[Arrival]:

@@ -5,8 +5,6 @@ restarts have their real speed while the day passes faster. A chat of six minute
 through the rates of six hours. The hour sets the share of chats that are active: each chat has a
 random number, and is active while the number is below the share. Agents begin as a Poisson
 process.
-
-Real agents and chats can replace the generated ones; the other traffic stays.
 """
 
 from __future__ import annotations
@@ -14,14 +12,14 @@ from __future__ import annotations
 import heapq
 import random
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import xxhash
 
 from laar_lab.sim.fleet import Arrival, Turn
-from laar_lab.workloads.sessions import GORGO_CHATS, ChatShape, chats
+from laar_lab.workloads.sessions import GORGO_CHATS, chats
 from laar_lab.workloads.shared_prompts import (
     AgentShape,
     BatchShape,
@@ -48,12 +46,10 @@ _OFFICE: Curve = (
 _NIGHT: Curve = (100,) * 6 + (0,) * 18
 
 _CHAT = replace(GORGO_CHATS, requests_per_s=4.0, output_log=(5.0, 0.7), max_output_tokens=800)
-_AGENT = AgentShape(mean_turns=15.0)
+_AGENT, _AGENTS_PER_S = AgentShape(mean_turns=15.0), 0.22
 _DOCUMENT = Questions(requests_per_s=3.0, texts=300, text_log=(9.0, 0.5))
 _BATCH = BatchShape(every_s=12.0, over_s=2.0, background=Questions(requests_per_s=1e-6))
-
-Sessions = Iterable[tuple[str, Iterable[Turn]]]
-Chats = Callable[[random.Random, float], Iterable[Arrival]]
+"""The traffic; rates are those of the busiest hour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,26 +60,11 @@ class Day:
         hour_s: seconds that represent an hour.
         only_hour: repeat this hour instead of the day; None for the day.
         hours: number of hours, not counting the initial hour, which fills the caches.
-        chat: chats in the busiest hour.
-        agent: shape of an agent's session.
-        agents_per_s: agents started per second in the busiest hour.
-        document: questions in the busiest hour.
-        batch: nightly jobs.
-        real_chats: replaces the generated chats, at the busiest hour's rate. Requests of a session
-            are active in the same hours, but are sent without the session's name.
-        real_agents: replaces the sessions of the generated agents.
     """
 
     hour_s: float = 60.0
     only_hour: int | None = None
     hours: int = HOURS
-    chat: ChatShape = _CHAT
-    agent: AgentShape = _AGENT
-    agents_per_s: float = 0.22
-    document: Questions = _DOCUMENT
-    batch: BatchShape = _BATCH
-    real_chats: Chats | None = None
-    real_agents: Callable[[random.Random], Sessions] | None = None
 
     @property
     def ends_s(self) -> float:
@@ -120,12 +101,11 @@ class Visit:
 def visits(day: Day, rng: random.Random) -> Iterator[Visit]:
     """Yield all visits in chronological order."""
     parts = [random.Random(rng.getrandbits(64)) for _ in range(4)]
-    made = day.real_chats or (lambda draw, until_s: chats(day.chat, draw, until_s))
     return heapq.merge(
-        _open(day, "chat", _EVENING, made(parts[0], day.ends_s)),
+        _open(day, "chat", _EVENING, chats(_CHAT, parts[0], day.ends_s)),
         _begun(day, parts[1]),
-        _open(day, "document", _OFFICE, questions(day.document, parts[2], day.ends_s)),
-        _open(day, "batch", _NIGHT, batches(day.batch, parts[3], day.ends_s)),
+        _open(day, "document", _OFFICE, questions(_DOCUMENT, parts[2], day.ends_s)),
+        _open(day, "batch", _NIGHT, batches(_BATCH, parts[3], day.ends_s)),
         key=lambda visit: visit.at_s,
     )
 
@@ -138,19 +118,18 @@ def _open(day: Day, kind: str, curve: Curve, arrivals: Iterable[Arrival]) -> Ite
             yield Visit(
                 at_s=arrival.at_s,
                 kind=kind,
-                session="" if day.real_chats else arrival.session,
+                session=arrival.session,
                 turns=_apart(kind, [Turn(prompt=arrival.prompt)]),
             )
 
 
 def _begun(day: Day, rng: random.Random) -> Iterator[Visit]:
     drawn = random.Random(rng.getrandbits(64))
-    sessions = day.real_agents(drawn) if day.real_agents else agents(day.agent, drawn)
     at_s = 0.0
-    for name, turns in sessions:
-        at_s += rng.expovariate(day.agents_per_s)
+    for name, turns in agents(_AGENT, drawn):
+        at_s += rng.expovariate(_AGENTS_PER_S)
         while rng.random() >= day.share(_OFFICE, at_s):
-            at_s += rng.expovariate(day.agents_per_s)
+            at_s += rng.expovariate(_AGENTS_PER_S)
         if at_s >= day.ends_s:
             return
         yield Visit(at_s=at_s, kind="agent", session=name, turns=_apart("agent", turns))

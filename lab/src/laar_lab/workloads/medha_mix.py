@@ -38,13 +38,11 @@ class Mix:
         rate: requests per second.
         duration_s: duration of the load in seconds.
         long_share: share of long requests, 0 to 1.
-        long_scale: factor for the long prompts' lengths.
     """
 
     rate: float
     duration_s: float
     long_share: float = 0.05
-    long_scale: float = 1.0
 
 
 def jobs(mix: Mix, seed: int) -> Iterator[Job]:
@@ -62,9 +60,7 @@ def jobs(mix: Mix, seed: int) -> Iterator[Job]:
         number += 1
         is_long = kinds.random() < mix.long_share
         if is_long:
-            prompt = mix.long_scale * _between(
-                sizes, 393_000, 839_000, LONG_FROM_TOKENS, _LONGEST_TOKENS
-            )
+            prompt = _between(sizes, 393_000, 839_000, LONG_FROM_TOKENS, _LONGEST_TOKENS)
             answer = _between(sizes, 518, 808, 1, _LONGEST_ANSWER_TOKENS)
         else:
             prompt = _between(sizes, 1730, 5696, _SHORTEST_TOKENS, _LONGEST_SHORT_TOKENS)

@@ -107,7 +107,7 @@ class SimulatedEndpoint:
             raise
         self.serving = Serving(
             settings,
-            build_engine=lambda: build_engine(profile, seed=settings.seed),
+            build_engine=lambda: build_engine(profile),
             block_size=profile.settings.block_size,
             num_blocks=profile.settings.num_blocks,
             answerer=answerer,

@@ -24,7 +24,6 @@ blocks from the moment it begins.
 from __future__ import annotations
 
 import math
-import random
 from collections import deque
 from collections.abc import Iterable
 
@@ -56,16 +55,15 @@ class ParallelEngine:
     Args:
         cost: cost of a lone request, of which only the constants per prompt and per token are used.
         settings: settings of the engine, including `load_factor`.
-        rng: draws the jitter of request times.
 
     Raises:
         SettingError: the cost is not linear.
     """
 
-    def __init__(self, cost: object, settings: EngineSettings, rng: random.Random) -> None:
+    def __init__(self, cost: object, settings: EngineSettings) -> None:
         if not isinstance(cost, LinearCost):
             raise SettingError("engine settings: scheduler `parallel` needs a `linear` cost")
-        self._cost, self._settings, self._rng = cost, settings, rng
+        self._cost, self._settings = cost, settings
         self._token_s = cost.decode_s_per_token
         self._slope = (settings.load_factor - 1.0) / max(1, settings.max_num_seqs - 1)
         self._pool = BlockPool(settings.num_blocks, record=settings.kv_events)
@@ -227,8 +225,6 @@ class ParallelEngine:
         uncached = job.prompt_tokens - run.cached
         prefill_s = cost.prefill_overhead_s + cost.seconds_per_token * uncached
         prefill_s += cost.prefill_s_per_pair * uncached * (run.cached + 0.5 * uncached)
-        if self._settings.step_jitter:
-            prefill_s *= math.exp(self._rng.gauss(0.0, self._settings.step_jitter))
         run.first_at = self._work + prefill_s
         run.end_at = run.first_at + (job.output_tokens - 1) * self._token_s
 

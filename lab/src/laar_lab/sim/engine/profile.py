@@ -8,7 +8,6 @@ a single profile, as written by `laar lab fit-engine`, is accepted too.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -43,14 +42,14 @@ class EngineProfile:
     settings: EngineSettings
 
 
-def build_engine(profile: EngineProfile, *, seed: int = 0) -> Engine:
-    """Return a fresh engine; `seed` matters only if the settings have jitter.
+def build_engine(profile: EngineProfile) -> Engine:
+    """Return a fresh engine.
 
     Raises:
         SettingError: the scheduler or slack order is unknown, or `parallel` lacks a linear cost.
     """
     kind = ParallelEngine if profile.settings.scheduler == "parallel" else SimulatedEngine
-    return kind(profile.cost, profile.settings, random.Random(seed))
+    return kind(profile.cost, profile.settings)
 
 
 def slowed(profile: EngineProfile, factor: float) -> EngineProfile:

@@ -60,8 +60,6 @@ class EngineSettings:
             `parallel`, which is a different engine (`laar_lab.sim.engine.parallel`).
         stream_pipeline: with several stages, whether a prefill's next chunk starts once the
             previous one has left the first stage instead of the last.
-        step_jitter: standard deviation of the log of an iteration's time; one draw per merged
-            stretch.
         intake_s: time that a request takes in the server before it reaches the scheduler (HTTP,
             checks); requests are handled one after another. The virtual-time fleet models it; an
             HTTP endpoint has a real server instead.
@@ -84,7 +82,6 @@ class EngineSettings:
     max_num_queued: _Count = 65_536
     scheduler: str = "fcfs"
     stream_pipeline: bool = True
-    step_jitter: Annotated[float, Field(ge=0.0)] = 0.0
     intake_s: Annotated[float, Field(ge=0.0)] = 0.0
     intake_s_per_token: Annotated[float, Field(ge=0.0)] = 0.0
     kv_events: bool = False

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import math
 import operator
-import random
 from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass
@@ -105,14 +104,13 @@ class SimulatedEngine:
     Args:
         cost: cost model of an iteration.
         settings: settings of the engine.
-        rng: draws the jitter of iteration times.
 
     Raises:
         SettingError: the scheduler is unknown, or can't serve a model with a recurrent state.
     """
 
-    def __init__(self, cost: CostModel, settings: EngineSettings, rng: random.Random) -> None:
-        self._cost, self._settings, self._rng = cost, settings, rng
+    def __init__(self, cost: CostModel, settings: EngineSettings) -> None:
+        self._cost, self._settings = cost, settings
         self._scheduler = _scheduler(settings, cost)
         self._block_size = settings.block_size
         self._grid = settings.block_size if settings.state_groups else 0
@@ -317,15 +315,12 @@ class SimulatedEngine:
             flight.decoded, self._decoding = self._decoding, []
         for seq, chunk in plan.chunks:
             self._prefill(seq, chunk, flight, work)
-        scale = 1.0
-        if self._settings.step_jitter:
-            scale = math.exp(self._rng.gauss(0.0, self._settings.step_jitter))
         steady = plan.steady and not plan.chunks and not self._preempted
         if steady and self._mergeable and until is not None:
-            self._stretch(flight, work, until, scale)
+            self._stretch(flight, work, until)
             flight.exit_s = self._free_at[0] = now + flight.seconds(flight.tokens)
         else:
-            stage_s = self._cost.stage_s(work) * scale
+            stage_s = self._cost.stage_s(work)
             for stage, free_at in enumerate(self._free_at):
                 flight.exit_s = max(flight.exit_s, free_at) + stage_s
                 self._free_at[stage] = flight.exit_s
@@ -342,10 +337,9 @@ class SimulatedEngine:
         if self._one_chunk or not seq.remaining:  # without streaming the chunk must leave first
             self.prefilling.remove(seq)
 
-    def _stretch(self, flight: _Flight, work: Work, until: float, scale: float) -> None:
+    def _stretch(self, flight: _Flight, work: Work, until: float) -> None:
         """Merge iterations that only decode, as long as they are alike and begin before `until`."""
-        base, slope = self._cost.decode_line(work.decodes)
-        flight.line = (base * scale, slope * scale)
+        flight.line = self._cost.decode_line(work.decodes)
         flight.context = work.decode_context - work.decodes
         most = min([seq.left for seq in flight.decoded])
         size, free = self._block_size, self._pool.free

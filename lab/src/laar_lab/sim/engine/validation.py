@@ -8,7 +8,6 @@ model with real engines.
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
 from typing import Literal
 
@@ -104,7 +103,7 @@ def _prefill_s(model: str, stages: int) -> float:
     """Return the TTFT of a lone 1M-token prompt in chunks of 512, as run by the engine."""
     cost = RooflineCost(load_hardware("h100"), load_model(model), tensor=8, stages=stages)
     settings = EngineSettings(num_blocks=_MILLION, max_num_batched_tokens=512)
-    engine = SimulatedEngine(cost, settings, random.Random(0))
+    engine = SimulatedEngine(cost, settings)
     job = Job(id="long", arrival_s=0.0, prompt_tokens=_MILLION, output_tokens=1)
     return drive(engine, [job])["long"].ttft_s
 

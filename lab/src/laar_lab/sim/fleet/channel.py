@@ -25,9 +25,6 @@ class Channel:
         directors: one for each picker.
         delay_s: seconds from sending a batch until the others receive it.
         flows: flow control of each picker; empty if they have none.
-
-    Attributes:
-        bytes: total size of all batches.
     """
 
     def __init__(
@@ -51,7 +48,6 @@ class Channel:
         for sharing, flow in zip(self.sharings, flows, strict=False):
             if sharing.prefixes is not None:
                 flow.share(sharing.prefixes)
-        self.bytes = 0
         self._clock = clock
         self._delay_s = delay_s
         self._flush_s = settings.flush_ms / 1e3
@@ -69,7 +65,6 @@ class Channel:
         self._due[number] = False
         now = self._clock.now
         for data in self.sharings[number].batches(now):
-            self.bytes += len(data)
             self._clock.later(now + self._delay_s, self._deliver, number, data)
         if self.sharings[number].outbox.waiting_bytes:
             self.touched(number)

@@ -23,7 +23,6 @@ class Exchange:
     first_s: float = 0.0
     end_s: float = 0.0
     cached_tokens: int = 0
-    pulled_tokens: int = 0
     status: int = 200
     picker: int = 0
     accepted: bool = False

@@ -5,7 +5,7 @@ index and learners. Only its surroundings are simulated: engines, links, and the
 readings are delayed as in production. A request gets a decision and a reservation, travels for half
 a round trip, and runs in the engine; the picker sees its first byte and end on the way back.
 
-Each concern (ties, each link, each probe, engines, sampling) has a separate generator made from the
+Each concern (ties, each link, each probe, sampling) has a separate generator made from the
 run's seed, so two policies with the same seed get the same network and the same fleet.
 
 It does not model Envoy, the picker's processing time, or a client's distance to the picker.
@@ -108,12 +108,7 @@ class VirtualFleet:
             for name, site in self._sites.items()
         }
         self._hosts = {
-            name: EngineHost(
-                self.clock,
-                site.engine,
-                seed=generator(seed, f"engine {name}").getrandbits(32),
-            )
-            for name, site in self._sites.items()
+            name: EngineHost(self.clock, site.engine) for name, site in self._sites.items()
         }
         self._prefixes = [
             BlockPrefixes(key=b"lab", max_bytes=settings.prefix_bytes)
@@ -330,7 +325,6 @@ class VirtualFleet:
             there = self._hosts[source].cached_tokens(job)
             missing = there - self._hosts[name].cached_tokens(job)
             if missing > 0:
-                exchange.pulled_tokens = missing
                 seconds = missing / self._sites[source].transfer_tokens_per_s
                 done_s = max(self.clock.now, self._pulled_at[source]) + seconds
                 self._pulled_at[source] = done_s

@@ -54,7 +54,6 @@ class EngineHost:
     Args:
         clock: clock of the run.
         profile: profile of the engine.
-        seed: seed of the engine's jitter.
 
     Attributes:
         down: whether connections are refused.
@@ -63,9 +62,9 @@ class EngineHost:
         on_events: called with the KV events of a step, if it has any.
     """
 
-    def __init__(self, clock: VirtualClock, profile: EngineProfile, *, seed: int = 0) -> None:
+    def __init__(self, clock: VirtualClock, profile: EngineProfile) -> None:
         self._clock = clock
-        self._engine = build_engine(profile, seed=seed)
+        self._engine = build_engine(profile)
         self._settings = profile.settings
         self._intake_free_s = 0.0
         self._step: Step | None = None
