@@ -13,26 +13,78 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import random
+import re
 import shutil
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
+from statistics import fmean
 
+import orjson
 import psutil
 
 from bench.chaos.guard import Child
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
 from bench.figures import Figures
 from bench.options import output_file, parser_for
-from bench.talking import Talkers, Turned, failed, hit_rate
+from bench.picking.load import Load
 from laar_lab.live.processes import cpu_s
 
 ENDPOINTS = 4
-CLIENTS = 16
 ROUNDS = 3
 TARGET_CPU = 1.15
+TALKS = 64
+_FIRST_CHARS, _MORE_CHARS, _MOST_CHARS = 2000, 600, 12_000
+_HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json"
+_HIT = re.compile(rb"\r\nx-hit: *([01])", re.IGNORECASE)
+
+
+class Talks(Load):
+    """Load of conversations: each request is the next turn of a random one without a request.
+
+    Args:
+        url: URL of Envoy.
+        seed: seed of the texts and the order.
+
+    Attributes:
+        hits: whether each later turn reached the endpoint with the previous turn.
+    """
+
+    def __init__(self, url: str, seed: int) -> None:
+        super().__init__(url, (), may_fail=True)
+        self._rng = random.Random(seed)
+        self._names = (f"{seed}-{number}" for number in count())
+        self._idle = [self._turns() for _ in range(TALKS)]
+        self.hits: list[bool] = []
+
+    async def _ask(self, _number: int) -> None:
+        idle = self._idle
+        talk = idle.pop(self._rng.randrange(len(idle))) if idle else self._turns()
+        if hit := _HIT.search(await self.exchange(next(talk))):
+            self.hits.append(hit[1] == b"1")
+        idle.append(talk)
+
+    def _turns(self) -> Iterator[bytes]:
+        """Yield the requests of one conversation after another."""
+        for name in self._names:
+            text = self._rng.randbytes(_FIRST_CHARS // 2).hex()
+            for turn in count():
+                message = {"role": "user", "content": text}
+                body = orjson.dumps({"model": "m", "messages": [message]})
+                yield b"%b\r\nx-talk: %b\r\nx-turn: %d\r\ncontent-length: %d\r\n\r\n%b" % (
+                    _HEAD,
+                    name.encode(),
+                    turn,
+                    len(body),
+                    body,
+                )
+                if len(text) > _MOST_CHARS:
+                    break
+                text += self._rng.randbytes(_MORE_CHARS // 2).hex()
 
 
 @asynccontextmanager
@@ -93,30 +145,21 @@ async def cost(figures: Figures, *, store: str, rate: float, seconds: float) -> 
         for number in range(ROUNDS + 1):
             for name, stand in (("alone", alone), ("sharing", sharing)):
                 processes = _processes(stand.pickers)
-                talkers = Talkers(stand.url, clients=CLIENTS, rate=rate, seed=number)
+                load = Talks(stand.url, number)
                 before = _cpu_s(processes)
-                ended = await _answered(talkers, seconds)
+                sent = len(await load.at_rate(rate, seconds, number))
                 spent = _cpu_s(processes) - before
+                load.close()
+                if load.failed:
+                    raise RuntimeError(f"{load.failed} of {sent} requests failed")
                 if number:  # the first round warms up
-                    sums[name].append(spent / len(ended))
-                    hits[name].append(hit_rate(ended))
+                    sums[name].append(spent / sent)
+                    hits[name].append(fmean(load.hits))
         for name in sums:
-            figures.add("cost", f"two pickers, {name}", 1e6 * _mean(sums[name]), "us a request")
-            figures.add("cost", f"two pickers, {name}: hit rate", _mean(hits[name]), "")
-        ratio = _mean(sums["sharing"]) / _mean(sums["alone"])
+            figures.add("cost", f"two pickers, {name}", 1e6 * fmean(sums[name]), "us a request")
+            figures.add("cost", f"two pickers, {name}: hit rate", fmean(hits[name]), "")
+        ratio = fmean(sums["sharing"]) / fmean(sums["alone"])
         figures.add("cost", "CPU with sharing / without", ratio, "x", at_most=TARGET_CPU)
-
-
-async def _answered(talkers: Talkers, seconds: float) -> list[Turned]:
-    """Run clients for a while; return their requests, and raise if one failed."""
-    ended = await talkers.during(seconds)
-    if failed(ended):
-        raise RuntimeError(f"{failed(ended)} of {len(ended)} requests failed")
-    return ended
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 DEADLINE_S = 180.0

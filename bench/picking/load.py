@@ -93,9 +93,13 @@ class Load:
 
     async def _ask(self, number: int) -> None:
         """Send one request and read its whole answer."""
+        await self.exchange(self._requests[number % len(self._requests)])
+
+    async def exchange(self, request: bytes) -> bytes:
+        """Send a request and read its whole answer; return the answer's head."""
         wire = self._free.pop() if self._free else await self._connect()
         reader, writer = wire
-        writer.write(self._requests[number % len(self._requests)])
+        writer.write(request)
         head = await reader.readuntil(b"\r\n\r\n")
         if not head.startswith(b"HTTP/1.1 200"):
             self.failed += 1
@@ -106,6 +110,7 @@ class Load:
         else:
             await reader.readuntil(b"\r\n0\r\n\r\n")
         self._free.append(wire)
+        return head
 
     async def _connect(self) -> _Wire:
         return await asyncio.open_connection(*self._place, limit=_READ_BYTES)
