@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from importlib.resources import as_file, files
@@ -29,9 +28,9 @@ from typing import Any, cast
 
 import numpy as np
 import orjson
-from rich.console import Console
-from rich.table import Table
 
+from bench.figures import VERDICTS, print_table, rank
+from bench.options import parser_for
 from laar.accuracy.assessor import CapabilityAssessor, read_capability
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
@@ -241,32 +240,25 @@ async def measure_cold() -> list[float]:
     return sorted(taken[COLD_REQUESTS // 10 :])
 
 
-def main() -> None:
+def main(argv: Sequence[str] = ()) -> None:
+    """Print a row for each fleet and body, and whether the targets were met."""
+    parser_for("decision", __doc__).parse_args(argv)
     keep_freed()  # like a server after start-up
     keep_young()
-    table = Table("endpoints", "body", "p10, us", "p50, us", "p99, us")
-    met = True
-    for endpoints in FLEETS:
-        for size, name in SIZES:
-            taken = asyncio.run(measure(endpoints, size))
-            p10, p99 = taken[len(taken) // 10], taken[int(0.99 * len(taken))]
-            if endpoints == FLEETS[0]:
-                met = met and p99 < TARGET_P99_US
-            p50 = statistics.median(taken)
-            table.add_row(str(endpoints), name, f"{p10:.0f}", f"{p50:.0f}", f"{p99:.0f}")
-    for endpoints, name, taken in (
-        (AGED_ENDPOINTS, AGED_NAME, asyncio.run(measure_aged())),
-        (COLD_ENDPOINTS, COLD_NAME, asyncio.run(measure_cold())),
+    rows: list[tuple[int, str, float, float, float]] = []
+    for endpoints, size, name in (
+        *((endpoints, *size) for endpoints in FLEETS for size in SIZES),
+        (AGED_ENDPOINTS, AGED_SIZE, AGED_NAME),
+        (COLD_ENDPOINTS, COLD_SIZE, COLD_NAME),
     ):
-        p10, p50, p99 = (taken[int(share * len(taken))] for share in (0.1, 0.5, 0.99))
-        table.add_row(str(endpoints), name, f"{p10:.0f}", f"{p50:.0f}", f"{p99:.0f}")
-    console = Console()
-    console.print(table)
-    verdict = "met" if met else "missed"
-    console.print(f"target: p99 < {TARGET_P99_US:.0f} us with {FLEETS[0]} endpoints: {verdict}")
-    verdict = "met" if p50 <= TARGET_COLD_US else "missed"
-    console.print(f"target: p50 <= {TARGET_COLD_US:.0f} us of the cold row: {verdict}")
-
-
-if __name__ == "__main__":
-    main()
+        own = {AGED_NAME: measure_aged, COLD_NAME: measure_cold}.get(name)
+        taken = asyncio.run(own() if own else measure(endpoints, size))
+        p10, p50, p99 = (rank(taken, share) for share in (0.1, 0.5, 0.99))
+        rows.append((endpoints, name, p10, p50, p99))
+    columns = ("endpoints", "body", "p10, us", "p50, us", "p99, us")
+    print_table("Time from a body to its answer", columns, rows, digits=0)
+    slowest_us = max(row[-1] for row in rows[: len(SIZES)])
+    verdict = VERDICTS[slowest_us < TARGET_P99_US]
+    print(f"target: p99 < {TARGET_P99_US:.0f} us with {FLEETS[0]} endpoints: {verdict}")
+    verdict = VERDICTS[p50 <= TARGET_COLD_US]
+    print(f"target: p50 <= {TARGET_COLD_US:.0f} us of the cold row: {verdict}")

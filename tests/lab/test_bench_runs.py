@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench.__main__ import LONG
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -25,8 +24,7 @@ RUNS = {
 
 def run(name: str, sizes: str, words: tuple[str, ...]) -> str:
     """Run a benchmark in a process of its own, as some freeze its memory; return what it prints."""
-    given = f"{[*words]}" if name in LONG else ""
-    script = f"import bench.bench_{name} as b; exec({sizes!r}, vars(b)); b.main({given})"
+    script = f"import bench.bench_{name} as b; exec({sizes!r}, vars(b)); b.main({[*words]})"
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=280
     )
