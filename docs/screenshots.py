@@ -19,7 +19,7 @@ import aiohttp
 
 from laar.client import report_outcome, until_correct
 from laar_lab.kv_lookup import queries
-from laar_lab.live.fleet import Fleet, running_fleet
+from laar_lab.live.fleet import Running, running_fleet
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
@@ -36,7 +36,7 @@ CONCURRENCY = 6
 TIME_SCALE = 0.1
 
 
-async def ask(fleet: Fleet) -> None:
+async def ask(fleet: Running) -> None:
     """Ask look-ups forever, and report whether the answers were right."""
     asked = queries(per_cell=10, lengths_tokens=(4096, 16384, 32768), seed=7)
     waiting = enumerate(cycle(asked))

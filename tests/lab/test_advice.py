@@ -25,7 +25,7 @@ def advice(bodies, template=ARRANGED["after the system prompt"]):
     advisor = Advisor()
     for api, body in bodies:
         read = read_body(api, body)
-        advisor.look(read.model, "", read.spans, template, body)
+        advisor.look(read.model, read.spans, template, body)
     return advisor.advice()
 
 
@@ -148,5 +148,5 @@ def test_any_client_body_is_accepted(body):
     read = read_body(Api.CHAT, json.dumps(body).encode())
     advisor = Advisor()
     for _ in range(20):
-        advisor.look(read.model, "", read.spans, Template(), b"")
+        advisor.look(read.model, read.spans, Template(), b"")
     assert len(advisor.advice()) <= 1

@@ -123,14 +123,11 @@ class Advisor:
         self._homes: Latest[int, int] = Latest(MAX_HOMES)
         self._cached: Latest[int, None] = Latest(MAX_CACHED)
 
-    def look(
-        self, model: str, salt: str, spans: Sequence[str], template: Template, body: bytes
-    ) -> None:
+    def look(self, model: str, spans: Sequence[str], template: Template, body: bytes) -> None:
         """Record a prompt.
 
         Args:
             model: the model's name.
-            salt: differs between prompts that must not share anything.
             spans: the prompt's texts in the order of most templates.
             template: the model's template.
             body: the body as received.
@@ -144,10 +141,8 @@ class Advisor:
         moved = _breaks(agent, lines)
         kept = [line for n, line in enumerate(lines) if n not in moved]
         behind = [lines[n] for n in sorted(moved)]
-        now = self._pass(hash((salt, "now")), ((line.key, line.text) for line in lines))
-        could = self._pass(
-            hash((salt, "could")), ((line.unordered, line.text) for line in kept + behind)
-        )
+        now = self._pass(hash("now"), ((line.key, line.text) for line in lines))
+        could = self._pass(hash("could"), ((line.unordered, line.text) for line in kept + behind))
         if counts["prompts"] >= _LEARNT + 2:  # the cache has seen prompts with moved lines
             _judge(agent, lines, kept, now, could)
             counts["billing"] += _BILLING in body

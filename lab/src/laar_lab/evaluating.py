@@ -20,7 +20,6 @@ import orjson
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from laar.accuracy.artifact import (
     FINGERPRINT_BYTES,
@@ -40,6 +39,7 @@ from laar.accuracy.fitting.records import (
     read_records,
 )
 from laar.errors import SettingError
+from laar_lab.report import Report, Table, Value, show
 
 Floats = NDArray[np.float64]
 
@@ -90,18 +90,25 @@ def _show(console: Console, figures: Mapping[str, Any]) -> None:
     if figures["ignored_models"]:
         names = ", ".join(figures["ignored_models"][:10])
         console.print(f"Models that the artifact does not know: {names}.", markup=False)
-    table = Table(title="Correct at the first attempt, with the same cost for every model")
-    table.add_column("task", overflow="fold")  # wrap long names, never cut numbers
-    columns = ("best single", "laar", "task given", "oracle", "Brier", "calibration error")
-    for name in ("questions", *columns):
-        table.add_column(name, justify="right", overflow="fold", min_width=6)
     tasks = sorted(figures["tasks"].items(), key=lambda item: -item[1]["questions"])
-    for name, row in [("all", figures), *tasks[:_MAX_TASKS_SHOWN]]:
-        shares = [f"{row[way]:.1%}" for way in _WAYS]
-        table.add_row(
-            escape(name), str(row["questions"]), *shares, f"{row['brier']:.3f}", f"{row['ece']:.3f}"
+    columns = ("best single", "laar", "task given", "oracle", "Brier", "calibration error")
+    rows: list[tuple[Value, ...]] = [
+        (
+            escape(name),
+            row["questions"],
+            *(f"{row[way]:.1%}" for way in _WAYS),
+            row["brier"],
+            row["ece"],
         )
-    console.print(table)
+        for name, row in [("all", figures), *tasks[:_MAX_TASKS_SHOWN]]
+    ]
+    table = Table(
+        title="Correct at the first attempt, with the same cost for every model",
+        columns=("task", "questions", *columns),
+        rows=rows,
+        digits=3,
+    )
+    show(Report(tables=[table]), console)
     low, high = figures["laar_less_best_single"]
     console.print(
         f"laar minus the best single model ({figures['best_single_model']}): "

@@ -64,5 +64,5 @@ def _advice_on(bodies: Sequence[bytes]) -> list[dict[str, Any]]:
                 line, value = orjson.dumps(value["body"]), value["body"]
             if isinstance(value, dict) and (api := api_of(value)):
                 read = read_body(Api(api), line)
-                advisor.look(read.model, "", read.spans, Template(), line)
+                advisor.look(read.model, read.spans, Template(), line)
     return advisor.advice()

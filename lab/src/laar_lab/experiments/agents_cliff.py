@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from laar.core.cost import CostWeights
 from laar.core.request import Request
@@ -60,6 +61,7 @@ _SHARE_DELAY_S = 0.015  # as measured with a store (`python -m bench sharing`)
 _CROWD = 0.9  # share of the fleet's KV that the crude gate may fill
 _CROWD_IDLE_S = 20.0  # the best of the values tried: 1, 5, 20 and 65 s
 
+_TWO = ("laar", "laar, gate")
 _PATIENT = "laar, patient"
 RULES = {
     "laar": ("laar", ""),
@@ -195,17 +197,21 @@ def _held(
     return run.turns.numbers() | {"excluded": float(excluded)}
 
 
+def _runs(
+    scope: Scope, one: Callable[..., dict[str, float]], *axes: Sequence[Any], label: str
+) -> Mapping[Any, Runs]:
+    """Run each combination of the axes' values on half of the sessions, and return runs by it."""
+    half = int(scope.seeds[0] >= JUDGED_FROM)
+    cases = {case: (scope.data, half, *case) for case in product(*axes)}
+    return grid(one, cases, scope.seeds, label=label)
+
+
 def run(scope: Scope) -> Report:
     """Run every rule at every load on four and on eight engines."""
-    assert scope.data is not None
-    half = int(scope.seeds[0] >= JUDGED_FROM)
     engines, loads = ((4,), (1.0, 2.0)) if scope.quick else ((4, 8), LOADS)
     only_place = [rule for rule, (_, way) in RULES.items() if not way]
-    cases = {
-        (count, load, rule): (scope.data, half, count, load, rule)
-        for count, load, rule in product(engines, loads, (*only_place, "laar, gate"))
-    }
-    runs = grid(run_cliff, cases, scope.seeds, label="agents-cliff")
+    rules = (*only_place, "laar, gate")
+    runs = _runs(scope, run_cliff, engines, loads, rules, label="agents-cliff")
     parts = _parts(engines, loads, "engines")
     evidence = {
         "turns-past": _compared(runs, parts, "turns_per_s", 1.5, 2.0),
@@ -285,14 +291,8 @@ def run_several(
 
 def run_pickers(scope: Scope) -> Report:
     """Run laar with and without the gate behind one, two and four pickers that share a store."""
-    assert scope.data is not None
-    half = int(scope.seeds[0] >= JUDGED_FROM)
     pickers, loads = ((2,), (2.0,)) if scope.quick else ((1, 2, 4), (0.75, 1.5, 2.0))
-    cases = {
-        (count, load, rule): (scope.data, half, count, load, rule)
-        for count, load, rule in product(pickers, loads, ("laar", "laar, gate"))
-    }
-    runs = grid(run_several, cases, scope.seeds, label="agents-pickers")
+    runs = _runs(scope, run_several, pickers, loads, _TWO, label="agents-pickers")
     parts = _parts(pickers, loads, "pickers")
     several = {part: case for part, case in parts.items() if case[0] > 1}
     evidence = {
@@ -311,19 +311,10 @@ def run_at_parallel(
     return _run(data, half, sites, load, rule, seed)
 
 
-_PARALLEL_RULES = ("laar", "laar, gate")
-
-
 def run_parallel(scope: Scope) -> Report:
     """Compare the gate with rules without a gate, on engines that prefill in parallel."""
-    assert scope.data is not None
-    half = int(scope.seeds[0] >= JUDGED_FROM)
     slow, loads = ((4,), (1.0, 3.0)) if scope.quick else ((0, 4), LOADS)
-    cases = {
-        (count, load, rule): (scope.data, half, count, load, rule)
-        for count, load, rule in product(slow, loads, _PARALLEL_RULES)
-    }
-    runs = grid(run_at_parallel, cases, scope.seeds, label="agents-parallel")
+    runs = _runs(scope, run_at_parallel, slow, loads, _TWO, label="agents-parallel")
     parts = _parts(slow, loads, "slow")
     evidence = {
         "turns-past": _compared(runs, parts, "turns_per_s", 2.0, 3.0),
@@ -354,12 +345,8 @@ def run_at_fast(data: Path, half: int, load: float, rule: str, seed: int) -> dic
 
 def run_fast(scope: Scope) -> Report:
     """Compare the gate with rules without a gate, on engines that can prefill all contexts."""
-    assert scope.data is not None
-    half = int(scope.seeds[0] >= JUDGED_FROM)
     loads = (2.0,) if scope.quick else (1.0, 2.0, 3.0)
-    rules = ("laar", "laar, gate", "vllm-router")
-    cases = {(load, rule): (scope.data, half, load, rule) for load, rule in product(loads, rules)}
-    runs = grid(run_at_fast, cases, scope.seeds, label="agents-fast")
+    runs = _runs(scope, run_at_fast, loads, (*_TWO, "vllm-router"), label="agents-fast")
     parts = {f"at {load}": load for load in loads}
     evidence = {
         "turns": _beside(runs, parts, "turns_per_s", "laar"),
@@ -371,15 +358,9 @@ def run_fast(scope: Scope) -> Report:
 
 def run_fair(scope: Scope) -> Report:
     """Compare the sessions with the longest turns, under the gate and under rules without one."""
-    assert scope.data is not None
-    half = int(scope.seeds[0] >= JUDGED_FROM)
     engines, loads = ((4,), (2.0,)) if scope.quick else ((4, 8), (1.5, 2.0, 3.0))
     others = ("laar", "vllm-router", "sticky")
-    cases = {
-        (count, load, rule): (scope.data, half, count, load, rule)
-        for count, load, rule in product(engines, loads, ("laar, gate", *others))
-    }
-    runs = grid(run_cliff, cases, scope.seeds, label="agents-fair")
+    runs = _runs(scope, run_cliff, engines, loads, ("laar, gate", *others), label="agents-fair")
     parts = _parts(engines, loads, "engines")
     longest = {
         f"{part}, {rule}": paired(runs[*case, "laar, gate"], runs[*case, rule], "session_p95_s")
@@ -392,8 +373,8 @@ def run_fair(scope: Scope) -> Report:
     return Report(evidence={"longest": longest, "even": even})
 
 
-def run_at_gpu(data: Path, at_once: float, rule: str, seed: int) -> dict[str, float]:
-    """Run a rule on engines and sessions like those of the race in docs/race/gpu.md."""
+def run_at_gpu(data: Path, _half: int, at_once: float, rule: str, seed: int) -> dict[str, float]:
+    """Run a rule on engines and sessions like those of the race in docs/race/gpu.md, on all."""
     sites = fleets.tokenizing(fleets.of_one("h200-quarter", 4))
     run = _Run(sites, rule, seed, until_s=_GPU_UNTIL_S)
     sessions = short_agents(data)(generator(seed, "gpu"))
@@ -402,11 +383,8 @@ def run_at_gpu(data: Path, at_once: float, rule: str, seed: int) -> dict[str, fl
 
 def run_gpu(scope: Scope) -> Report:
     """Compare laar with vllm-router's rule as the race on a GPU did."""
-    assert scope.data is not None
     sessions: tuple[float, ...] = (22,) if scope.quick else (15, 22, 45, 68)
-    rules = ("laar", "laar, gate", "vllm-router")
-    cases = {(count, rule): (scope.data, count, rule) for count, rule in product(sessions, rules)}
-    runs = grid(run_at_gpu, cases, scope.seeds, label="agents-gpu")
+    runs = _runs(scope, run_at_gpu, sessions, (*_TWO, "vllm-router"), label="agents-gpu")
     parts = {f"{count} sessions": count for count in sessions}
     past = {part: count for part, count in parts.items() if count > _GPU_FIT}
     fit = {part: count for part, count in parts.items() if count <= _GPU_FIT}
@@ -420,15 +398,9 @@ def run_gpu(scope: Scope) -> Report:
 
 def run_patient(scope: Scope) -> Report:
     """Compare rules for clients that say that they wait for ten minutes."""
-    assert scope.data is not None
-    half = int(scope.seeds[0] >= JUDGED_FROM)
     loads = (2.0,) if scope.quick else (2.0, 3.0)
     others = ("laar, gate", "vllm-router", "smg", "crude gate", "programs")
-    cases = {
-        (4, load, rule): (scope.data, half, 4, load, rule)
-        for load, rule in product(loads, (_PATIENT, *others))
-    }
-    runs = grid(run_cliff, cases, scope.seeds, label="agents-patient")
+    runs = _runs(scope, run_cliff, (4,), loads, (_PATIENT, *others), label="agents-patient")
     parts = _parts((4,), loads, "engines")
     evidence = {
         "twice": _compared(runs, parts, "turns_per_s", 2.0, 2.0, others, _PATIENT),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -15,25 +15,31 @@ import yaml
 from laar.envoy.bootstrap import render
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
-from laar_lab.live.processes import Program, free_ports, laar_process, wait_for
+from laar_lab.live.processes import Program, cpu_s, free_ports, laar_process, wait_for
 from laar_lab.sim.answers import AccuracySurface
 
 ALIAS = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
-    """A running fleet.
+class Running:
+    """A router that accepts requests.
 
     Args:
-        url: URL of Envoy.
-        admin_url: URL of the picker's admin port.
-        models: each endpoint's model, by address.
+        url: its URL, for laar that of Envoy.
+        pids: its process ids if it was started here.
+        admin_url: URL of the picker's admin port; empty for other routers.
+        models: each endpoint's model by address, if this started the endpoints, too.
     """
 
     url: str
-    admin_url: str
-    models: dict[str, str]
+    pids: tuple[int, ...] = ()
+    admin_url: str = ""
+    models: Mapping[str, str] = field(default_factory=dict)
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds of its processes, threads included."""
+        return sum(map(cpu_s, self.pids))
 
 
 @asynccontextmanager
@@ -45,7 +51,7 @@ async def running_fleet(
     port: int = 0,
     admin_port: int = 0,
     changes: Mapping[str, Mapping[str, object]] | None = None,
-) -> AsyncIterator[Fleet]:
+) -> AsyncIterator[Running]:
     """Start the fleet of `laar-fleet.yaml`, one endpoint per model, and stop it after the block.
 
     Args:
@@ -88,7 +94,7 @@ async def running_fleet(
         running = await stack.enter_async_context(started)
         for address, engine in engines.items():
             await wait_for(f"http://{address}/health", engine)
-        yield Fleet(url=running.url, admin_url=running.admin_url, models=models)
+        yield replace(running, models=models)
 
 
 def _engine(directory: Path, address: str, model: str, time_scale: float) -> Program:
@@ -110,21 +116,6 @@ def _in_real_seconds(artifact: bytes, time_scale: float) -> bytes:
     return orjson.dumps(document)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gateway:
-    """A picker and its Envoy.
-
-    Args:
-        url: URL of Envoy.
-        admin_url: URL of the picker's admin port.
-        pids: their process ids.
-    """
-
-    url: str
-    admin_url: str
-    pids: tuple[int, ...]
-
-
 @asynccontextmanager
 async def gateway(
     directory: Path,
@@ -133,7 +124,7 @@ async def gateway(
     *,
     port: int = 0,
     admin_port: int = 0,
-) -> AsyncIterator[Gateway]:
+) -> AsyncIterator[Running]:
     """Start a picker with these settings and its Envoy, and stop them after the block.
 
     Args:
@@ -174,7 +165,7 @@ async def gateway(
             eds_path=str(eds),
         )
         async with EnvoyProcess(render("standalone", options), directory) as envoy:
-            yield Gateway(
+            yield Running(
                 url=envoy.url(),
                 admin_url=f"http://127.0.0.1:{admin}",
                 pids=(picker.pid, envoy.pid),

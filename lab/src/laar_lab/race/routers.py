@@ -15,8 +15,8 @@ from pathlib import Path
 
 from laar.errors import SettingError
 from laar.settings.settings import load
-from laar_lab.live.fleet import gateway
-from laar_lab.live.processes import Program, cpu_s, free_ports, wait_for
+from laar_lab.live.fleet import Running, gateway
+from laar_lab.live.processes import Program, free_ports, wait_for
 from laar_lab.policy_text import parse_policy
 from laar_lab.race.engines import Engines
 
@@ -25,18 +25,6 @@ PROXIES = ("smg", "vllm-router")
 """Programs of other projects that a race can start."""
 
 _PROGRAMS = "--enable-program-scheduling"
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A router that accepts requests, and its process ids if it was started here."""
-
-    url: str
-    pids: tuple[int, ...] = ()
-
-    def cpu_s(self) -> float:
-        """Return the CPU seconds of its processes, threads included."""
-        return sum(map(cpu_s, self.pids))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +92,7 @@ def named(text: str, programs: Path | None = None) -> Router:
 
 @asynccontextmanager
 async def _elsewhere(url: str) -> AsyncIterator[Running]:
-    yield Running(url)
+    yield Running(url=url)
 
 
 def _of_policy(policy: str) -> dict[str, object]:
@@ -125,13 +113,11 @@ def _of_file(path: Path) -> dict[str, object]:
     return load(path).settings.model_dump(mode="json", exclude_defaults=True, exclude=left_out)
 
 
-@asynccontextmanager
-async def _laar(
+def _laar(
     directory: Path, engines: Engines, chosen: Mapping[str, object], admin_port: int
-) -> AsyncIterator[Running]:
+) -> AbstractAsyncContextManager[Running]:
     names = {url.removeprefix("http://"): (engines.model,) for url in engines.urls}
-    async with gateway(directory, names, chosen, admin_port=admin_port) as started:
-        yield Running(started.url, started.pids)
+    return gateway(directory, names, chosen, admin_port=admin_port)
 
 
 @asynccontextmanager
@@ -151,4 +137,4 @@ async def _proxy(router: Router, directory: Path, engines: Engines) -> AsyncIter
         # Wait for an answered request, as workers may be discovered after the port has opened.
         chats = f"{url}/v1/chat/completions"
         await wait_for(chats, started, body=hello, headers=engines.headers)
-        yield Running(url, (started.pid,))
+        yield Running(url=url, pids=(started.pid,))
