@@ -75,14 +75,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 async def _subject(
-    options: argparse.Namespace, subject: str, shape: str, rows: Sequence[Row]
+    options: argparse.Namespace, subject: str, shape: Shape, rows: Sequence[Row]
 ) -> list[dict[str, object]]:
     """Run all rows of one subject in one shape."""
     one = Endpoint(model=MODEL, names=(MODEL,), known=(MODEL,))
     plan = Plan(
         endpoints=(one,) * ENDPOINTS,
         pickers=1,
-        shape=SHAPES[1] if shape == "gateway" else SHAPES[0],
+        shape=shape,
         settings={
             "routing": {"allow_policy_header": True},
             "health": {"enabled": not options.without_health},
@@ -124,13 +124,7 @@ class _Bench:
 
     def _question(self, rng: random.Random, number: int) -> Question:
         question = draw(rng, number, names=(MODEL,), tokens=(12, 24))
-        return Question(
-            asked=question.asked,
-            text=question.text,
-            tokens=question.tokens,
-            stream=question.stream,
-            headers=self._policy,
-        )
+        return replace(question, headers=self._policy)
 
     async def _load(
         self,
@@ -149,20 +143,17 @@ class _Bench:
             keep=keep,
         ).run()
 
-    async def _warm_up(self, rng: random.Random) -> None:
-        await self._load(
-            lambda number: self._question(rng, number) if number < WARM_UP else None,
-            lambda _: None,
-            seed="warm-up",
-        )
-
     async def row(self, row: Row) -> Run:
         """Run one row, and before all others the one without a fault."""
         if row is not ROWS[0] and math.isnan(self._healthy_p95_s):
             await self.row(ROWS[0])
         run, rng = Run(), random.Random(f"{self._options.seed} {row.name}")
         await self._fresh()
-        await self._warm_up(rng)
+        await self._load(
+            lambda number: self._question(rng, number) if number < WARM_UP else None,
+            lambda _: None,
+            seed="warm-up",
+        )
         poison = (f"{row.poison}@with={POISON}",) if row.poison else ()
         for index in range(ENDPOINTS):
             own = row.faults if index == 0 or row.everywhere else ()

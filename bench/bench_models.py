@@ -28,8 +28,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from email.parser import BytesParser
 from email.policy import HTTP
+from typing import NamedTuple
 
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
+from bench.figures import MISSED
 from bench.options import count, names_of, parser_for
 from laar_lab.live.bootstraps import AnyShape
 
@@ -46,7 +48,6 @@ SHAPES: dict[str, AnyShape] = {
 }
 CLIENTS = 16
 PATIENCE_S = 20.0
-MISSED = 3
 JSON_PATHS = (
     "/v1/chat/completions",
     "/v1/completions",
@@ -372,8 +373,7 @@ async def read_message(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
 # -- the run -----------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Found:
+class Found(NamedTuple):
     """The results of one shape."""
 
     ends: Counter[str]

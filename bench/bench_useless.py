@@ -26,6 +26,7 @@ from typing import Any, cast
 import orjson
 from aiohttp import ClientResponse
 
+from bench.figures import MISSED
 from bench.options import count as whole
 from bench.options import names_of, parser_for, positive
 from laar.core.decision import Decision
@@ -54,7 +55,6 @@ ANSWER_S = 0.06
 CHANCE = 1.0 / ENDPOINTS
 ERRORS_AT_MOST, LATE_AT_MOST = 0.01, 0.05
 LEARNED_S = 10.0
-MISSED = 3
 PROBE_EVERY_S = 0.25
 SHAPES = {"native": Shape.NATIVE, "gateway": Shape.GATEWAY}
 

@@ -61,15 +61,6 @@ class Figures:
         verdict = "" if met is None else f"   target {target}: {'met' if met else 'MISSED'}"
         print(f"  {name}: {value:,.3f} {unit}{verdict}", flush=True)
 
-    @property
-    def sound(self) -> bool:
-        """Return whether every part finished and every target was met."""
-        return not self.unfinished and all(one.met is not False for one in self.found)
-
-    def document(self) -> dict[str, object]:
-        """Return the figures as plain values, for a file."""
-        return {"figures": [asdict(one) for one in self.found], "unfinished": self.unfinished}
-
     def conclude(self, path: Path | None, **about: object) -> int:
         """Print missed targets; write all figures and `about` if there is a path.
 
@@ -80,9 +71,10 @@ class Figures:
         unfinished = ", ".join(self.unfinished) or "none"
         print(f"targets missed: {'; '.join(missed) or 'none'}; parts unfinished: {unfinished}")
         if path is not None:
-            document = {**about, **self.document()}
+            figures = [asdict(one) for one in self.found]
+            document = {**about, "figures": figures, "unfinished": self.unfinished}
             path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-        return 0 if self.sound else MISSED
+        return MISSED if missed or self.unfinished else 0
 
     async def run(self, part: str, within_s: float, work: Callable[[], Awaitable[None]]) -> None:
         """Run a part; record it as unfinished if it fails or takes too long."""

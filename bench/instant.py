@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import signal
 import sys
 from itertools import count
 from pathlib import Path
@@ -124,7 +123,7 @@ def _chunk(data: bytes) -> bytes:
 
 
 async def serve(spec: list[dict[str, Any]]) -> None:
-    """Run the endpoints until SIGINT or SIGTERM."""
+    """Run the endpoints until cancelled."""
     loop = asyncio.get_running_loop()
     for one in spec:
         turns: dict[bytes, tuple[int, int]] = {}
@@ -133,10 +132,7 @@ async def serve(spec: list[dict[str, Any]]) -> None:
             return Connection(turns)
 
         await loop.create_server(connected, "127.0.0.1", int(one["port"]))
-    stopped = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
-    await stopped.wait()
+    await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

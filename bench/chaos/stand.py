@@ -96,7 +96,7 @@ class Stand:
         self.guard = guard
         self.http = http
         self.directory = guard.directory
-        *ports, self._ext_proc, self._health, self._admin = free_ports(len(plan.endpoints) + 3)
+        *ports, self.ext_proc_port, self._health, self._admin = free_ports(len(plan.endpoints) + 3)
         self.addresses = [f"127.0.0.1:{port}" for port in ports]
         self.by_address = dict(zip(self.addresses, plan.endpoints, strict=True))
         self.endpoints_file = self.directory / "endpoints.yaml"
@@ -131,7 +131,7 @@ class Stand:
         document: dict[str, Any] = {
             "endpoints_file": str(self.endpoints_file),
             "listen": {
-                "ext_proc": f"{host}:{self._ext_proc}",
+                "ext_proc": f"{host}:{self.ext_proc_port}",
                 "health": f"{host}:{self._health}",
                 "admin": f"{host}:{self._admin}",
             },
@@ -252,16 +252,11 @@ class Stand:
         """Return the admin URL of one picker."""
         return f"http://{_PICKER_HOSTS[index]}:{self._admin}"
 
-    @property
-    def ext_proc_port(self) -> int:
-        """Return the pickers' ext_proc port."""
-        return self._ext_proc
-
     async def start_envoy(self) -> None:
         """Start an Envoy and direct requests to it; the caller stops the previous one."""
         listen, ready, admin = free_ports(3)
         options = BootstrapOptions(
-            picker=f"{_PICKER_HOSTS[0]}:{self._ext_proc}",
+            picker=f"{_PICKER_HOSTS[0]}:{self.ext_proc_port}",
             listen_port=listen,
             ready_port=ready,
             admin_port=admin,
@@ -352,12 +347,8 @@ class Stand:
         async with self.http.post(url, json=body) as answer:
             answer.raise_for_status()
 
-    async def requests_seen(self, index: int) -> int:
-        """Return the generation requests at one endpoint since its faults were last set."""
-        return (await self.faults_seen(index))[0]
-
     async def faults_seen(self, index: int) -> tuple[int, int]:
-        """Return `requests_seen`, and how many of them a fault has hit."""
+        """Return an endpoint's requests since its faults were last set, and those that one hit."""
         async with self.http.get(f"http://{self.addresses[index]}/sim/faults") as answer:
             book = await answer.json()
             return int(book["requests"]), int(book["hit"])

@@ -6,7 +6,6 @@ import asyncio
 import random
 import signal
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from bench.chaos.stand import Stand
@@ -72,16 +71,12 @@ async def _wrong(stand: Stand, rng: random.Random, seconds: float) -> None:
     await _ask(stand, "FLUSHALL")
 
 
-_Act = Callable[[Stand, random.Random, float], Awaitable[None]]
-_ACTS: dict[str, tuple[_Act, tuple[float, float]]] = {
-    "store SIGKILL": (_end, (0.5, 4.0)),
-    "store SIGSTOP": (_hang, (1.5, 4.0)),
-    "store slow": (_slow, (1.5, 4.0)),
-    "store full": (_full, (1.5, 4.0)),
-    "store has wrong data": (_wrong, (1.0, 3.0)),
-}
-STORE_TROUBLES = tuple(
-    Trouble(name=name, act=act, seconds=seconds) for name, (act, seconds) in _ACTS.items()
+STORE_TROUBLES = (
+    Trouble(name="store SIGKILL", act=_end, seconds=(0.5, 4.0)),
+    Trouble(name="store SIGSTOP", act=_hang),
+    Trouble(name="store slow", act=_slow),
+    Trouble(name="store full", act=_full),
+    Trouble(name="store has wrong data", act=_wrong, seconds=(1.0, 3.0)),
 )
 
 

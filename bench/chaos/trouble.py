@@ -181,10 +181,10 @@ class Lane:
                 await stand.set_faults(index, *trouble.faults)
             if trouble.fails_all and len(chosen) == 1:
                 await asyncio.sleep(_LEARNING_S)
-                before = await stand.requests_seen(chosen[0])
+                before, _ = await stand.faults_seen(chosen[0])
                 struck.fed_s = max(0.5, seconds - _LEARNING_S)
                 await asyncio.sleep(struck.fed_s)
-                struck.fed = await stand.requests_seen(chosen[0]) - before
+                struck.fed = (await stand.faults_seen(chosen[0]))[0] - before
             else:
                 await asyncio.sleep(seconds)
         for index in chosen:
@@ -195,19 +195,16 @@ class Lane:
 # The system's troubles.
 
 
-async def _end_picker(number: int, stand: Stand, rng: random.Random, seconds: float) -> None:
-    index = rng.randrange(len(stand.pickers))
-    await stand.pickers[index].end(number)
-    await asyncio.sleep(seconds)
-    await stand.restart_picker(index)
+def _end(number: int) -> Callable[[Stand, random.Random, float], Awaitable[None]]:
+    """Return an act that ends a picker with a signal, and restarts it."""
 
+    async def act(stand: Stand, rng: random.Random, seconds: float) -> None:
+        index = rng.randrange(len(stand.pickers))
+        await stand.pickers[index].end(number)
+        await asyncio.sleep(seconds)
+        await stand.restart_picker(index)
 
-async def _term(stand: Stand, rng: random.Random, seconds: float) -> None:
-    await _end_picker(signal.SIGTERM, stand, rng, seconds)
-
-
-async def _kill(stand: Stand, rng: random.Random, seconds: float) -> None:
-    await _end_picker(signal.SIGKILL, stand, rng, seconds)
+    return act
 
 
 async def _stop(stand: Stand, rng: random.Random, seconds: float) -> None:
@@ -319,9 +316,18 @@ _BROKEN_MEMBERS = (
 )
 
 SYSTEM_TROUBLES = (
-    Trouble(name="picker SIGTERM", act=_term, seconds=(0.2, 1.5), unsettles=True),
     Trouble(
-        name="picker SIGKILL", act=_kill, seconds=(0.2, 1.5), unsettles=True, gateway_excuses=_CUT
+        name="picker SIGTERM",
+        act=_end(signal.SIGTERM),
+        seconds=(0.2, 1.5),
+        unsettles=True,
+    ),
+    Trouble(
+        name="picker SIGKILL",
+        act=_end(signal.SIGKILL),
+        seconds=(0.2, 1.5),
+        unsettles=True,
+        gateway_excuses=_CUT,
     ),
     Trouble(name="picker SIGSTOP", act=_stop, seconds=(2, 5), unsettles=True, gateway_excuses=_CUT),
     Trouble(name="Envoy replaced", act=_replace_envoy),

@@ -20,11 +20,13 @@ import orjson
 
 from laar.errors import SettingError
 from laar_lab.claims import ALONE, Claim, Evidence, Judged, Seen, judge
-from laar_lab.digits import rounded
 from laar_lab.experiment import Experiment, Scope, spoken_time
 from laar_lab.report import Report
 from laar_lab.suite.split import split
 from laar_lab.sweep import PACKAGES
+
+DIGITS = 7
+"""Digits with which numbers are stored."""
 
 _T = TypeVar("_T", "Stored", "Checked")
 _GROUPS = {
@@ -146,14 +148,12 @@ def store(
         commit=commit,
         date=datetime.now(UTC).date().isoformat(),
         evidence={
-            claim: {
-                part: Seen(rounded(seen.ours), rounded(seen.theirs)) for part, seen in parts.items()
-            }
+            claim: {part: Seen(_rounded(s.ours), _rounded(s.theirs)) for part, s in parts.items()}
             for claim, parts in report.evidence.items()
         },
         numbers={
             case: {
-                metric: {rival: rounded(values) for rival, values in rivals.items()}
+                metric: {rival: _rounded(values) for rival, values in rivals.items()}
                 for metric, rivals in metrics.items()
             }
             for case, metrics in report.numbers.items()
@@ -161,6 +161,10 @@ def store(
     )
     write(directory, done)
     return done
+
+
+def _rounded(values: Sequence[float]) -> list[float]:
+    return [float(f"{value:.{DIGITS}g}") for value in values]
 
 
 def write(directory: Path, run: Stored) -> None:

@@ -19,9 +19,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from laar_lab.claims import Evidence
-from laar_lab.digits import TOLERANCE, same
 from laar_lab.experiment import Experiment, Scope
-from laar_lab.results import Checked, Stored
+from laar_lab.results import DIGITS, Checked, Stored
+
+TOLERANCE = 10.0 ** (1 - DIGITS)
+"""Relative and absolute tolerance."""
 
 
 def check(experiment: Experiment, stored: Stored, data: Path | None, commit: str) -> Stored:
@@ -71,7 +73,13 @@ def differing(
 ) -> dict[str, tuple[float, float]]:
     """Return the numbers that differ, as (stored, seen); NaN for a missing number."""
     pairs = {n: (stored.get(n, math.nan), seen.get(n, math.nan)) for n in {**stored, **seen}}
-    return {name: pair for name, pair in pairs.items() if not same(*pair)}
+    return {name: pair for name, pair in pairs.items() if not _same(*pair)}
+
+
+def _same(before: float, after: float) -> bool:
+    if math.isnan(before) or math.isnan(after):
+        return math.isnan(before) and math.isnan(after)
+    return math.isclose(before, after, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
 def _gap(before: float, after: float) -> float:

@@ -406,7 +406,6 @@ def _table(
             *map(str, users),
             *(f"{t}, {most}" for t in ASSUMED),
             f"by T, {most}",
-            "at engines, s",
         ),
         rows=[row(name) for name in names if (case, name, users[0]) in found],
         digits=3,

@@ -1,7 +1,7 @@
 """A simulated vLLM endpoint: the lab's engine model behind an HTTP server with vLLM's API."""
 
 from laar_lab.sim.endpoint.faults import Fault, FaultKind, parse_fault
-from laar_lab.sim.endpoint.server import SimulatedEndpoint, run, serve
+from laar_lab.sim.endpoint.server import SimulatedEndpoint, run
 from laar_lab.sim.endpoint.settings import EndpointSettings, KvEventSettings
 
 __all__ = [
@@ -12,5 +12,4 @@ __all__ = [
     "SimulatedEndpoint",
     "parse_fault",
     "run",
-    "serve",
 ]

@@ -84,7 +84,7 @@ class Sockets(Protocol):
         """Close a request's connection gracefully."""
         ...
 
-    def crash(self, down_s: float, *, forget: bool = True) -> None:
+    def crash(self, down_s: float, forget: bool = True) -> None:
         """Reset every connection and refuse new ones for `down_s` seconds; then restart."""
         ...
 
@@ -136,7 +136,6 @@ class EndpointApp:
                 Route("/health", self._health, methods=get),
                 Route("/ping", self._health, methods=["GET", "POST"]),
                 Route("/version", self._version, methods=get),
-                Route("/load", self._load, methods=get),
                 Route("/metrics", self._metrics, methods=get),
                 Route("/kv_event_sources", self._kv_event_sources, methods=get),
                 *(controls.routes() if self._settings.allow_fault_header else ()),
@@ -343,9 +342,6 @@ class EndpointApp:
 
     async def _version(self, request: Request) -> Response:
         return _json({"version": VERSION})
-
-    async def _load(self, request: Request) -> Response:
-        return _json({"server_load": self._serving.active})
 
     async def _metrics(self, request: Request) -> Response:
         serving = self._serving

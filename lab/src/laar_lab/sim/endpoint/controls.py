@@ -7,7 +7,7 @@ They exist only if the endpoint was started with permission to accept faults fro
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from collections.abc import Callable
 
 import orjson
 from starlette.requests import Request
@@ -24,23 +24,15 @@ _ANSWER_FIRST_S = 0.05
 """Delay of a requested outage, so that the request is answered first."""
 
 
-class Crash(Protocol):
-    """Closes the listening socket for a while."""
-
-    def __call__(self, down_s: float, *, forget: bool = True) -> None:
-        """Begin the outage."""
-        ...
-
-
 class Controls:
     """The fault routes.
 
     Args:
         serving: the endpoint's engine, counters and faults.
-        crash: starts an outage.
+        crash: starts an outage of some seconds, in which the engine may forget its cache.
     """
 
-    def __init__(self, serving: Serving, crash: Crash) -> None:
+    def __init__(self, serving: Serving, crash: Callable[[float, bool], None]) -> None:
         self._serving = serving
         self._crash = crash
 
@@ -83,7 +75,7 @@ class Controls:
         except (KeyError, TypeError, ValueError, AttributeError) as wrong:
             raise ApiError(400, f'write {{"seconds": 2, "forget": true}}: {wrong}') from None
         loop = asyncio.get_running_loop()
-        loop.call_later(_ANSWER_FIRST_S, lambda: self._crash(down_s, forget=forget))
+        loop.call_later(_ANSWER_FIRST_S, self._crash, down_s, forget)
         return _json({"seconds": down_s, "forget": forget})
 
 

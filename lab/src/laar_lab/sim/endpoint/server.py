@@ -157,7 +157,7 @@ class SimulatedEndpoint:
         """Close a request's connection gracefully, at any point of the answer."""
         self._server.close(scope["client"])
 
-    def crash(self, down_s: float, *, forget: bool = True) -> None:
+    def crash(self, down_s: float, forget: bool = True) -> None:
         """Reset every connection and refuse new ones for `down_s` seconds; then restart.
 
         Without `forget`, cache and counters survive. Calls during an outage are ignored.
@@ -222,9 +222,7 @@ class SimulatedEndpoint:
         )
 
 
-async def serve(
-    settings: EndpointSettings, on_start: Callable[[SimulatedEndpoint], object] = lambda _: None
-) -> None:
+def run(settings: EndpointSettings, on_start: Callable[[SimulatedEndpoint], object]) -> None:
     """Run one endpoint until SIGTERM or SIGINT.
 
     Args:
@@ -234,24 +232,17 @@ async def serve(
     Raises:
         SettingError: as for `SimulatedEndpoint`.
     """
-    endpoint = SimulatedEndpoint(settings)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, endpoint.shut_down)
-    await endpoint.start()
-    on_start(endpoint)
-    await endpoint.wait()
 
+    async def serve() -> None:
+        endpoint = SimulatedEndpoint(settings)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, endpoint.shut_down)
+        await endpoint.start()
+        on_start(endpoint)
+        await endpoint.wait()
 
-def run(
-    settings: EndpointSettings, on_start: Callable[[SimulatedEndpoint], object] = lambda _: None
-) -> None:
-    """Run `serve` in a new event loop.
-
-    Raises:
-        SettingError: as for `SimulatedEndpoint`.
-    """
-    uvloop.run(serve(settings, on_start))
+    uvloop.run(serve())
 
 
 def _engine_of(settings: EndpointSettings) -> tuple[EngineProfile, Answerer | None]:

@@ -2,8 +2,8 @@
 
 from laar_lab.sim.engine.blocks import BlockPool
 from laar_lab.sim.engine.cost import CostModel, LinearCost, Work
-from laar_lab.sim.engine.drive import Timing, drive
-from laar_lab.sim.engine.interface import Engine, Job, KvEvent, Load, Progress, Step
+from laar_lab.sim.engine.drive import drive
+from laar_lab.sim.engine.interface import Engine, Job, KvEvent, Load, Step
 from laar_lab.sim.engine.parallel import ParallelEngine
 from laar_lab.sim.engine.profile import (
     EngineProfile,
@@ -14,9 +14,7 @@ from laar_lab.sim.engine.profile import (
     profile_names,
     slowed,
 )
-from laar_lab.sim.engine.roofline import HardwareProfile, ModelProfile, RooflineCost
-from laar_lab.sim.engine.schedule import Desk, Plan, Scheduler
-from laar_lab.sim.engine.sequence import Seq
+from laar_lab.sim.engine.roofline import RooflineCost
 from laar_lab.sim.engine.settings import EngineSettings, SlackSettings
 from laar_lab.sim.engine.simulated import SCHEDULERS, SimulatedEngine
 from laar_lab.sim.engine.states import block_of
@@ -25,26 +23,18 @@ __all__ = [
     "SCHEDULERS",
     "BlockPool",
     "CostModel",
-    "Desk",
     "Engine",
     "EngineProfile",
     "EngineSettings",
-    "HardwareProfile",
     "Job",
     "KvEvent",
     "LinearCost",
     "Load",
-    "ModelProfile",
     "ParallelEngine",
-    "Plan",
-    "Progress",
     "RooflineCost",
-    "Scheduler",
-    "Seq",
     "SimulatedEngine",
     "SlackSettings",
     "Step",
-    "Timing",
     "Work",
     "block_of",
     "build_engine",

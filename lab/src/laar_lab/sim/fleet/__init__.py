@@ -13,7 +13,6 @@ from laar_lab.sim.fleet.clients import (
     hold_sessions,
     replay_open,
 )
-from laar_lab.sim.fleet.clock import VirtualClock
 from laar_lab.sim.fleet.exchange import Exchange
 from laar_lab.sim.fleet.fleet import VirtualFleet
 from laar_lab.sim.fleet.link import Link, LinkProfile, generator
@@ -27,7 +26,7 @@ from laar_lab.sim.fleet.prompts import (
     spread,
 )
 from laar_lab.sim.fleet.settings import FleetSettings
-from laar_lab.sim.fleet.site import EngineHost, Site
+from laar_lab.sim.fleet.site import Site
 
 __all__ = [
     "BLOCK_TOKENS",
@@ -35,7 +34,6 @@ __all__ = [
     "Arrival",
     "BlockPrefixes",
     "Conversation",
-    "EngineHost",
     "Exchange",
     "FleetSettings",
     "Link",
@@ -47,7 +45,6 @@ __all__ = [
     "Send",
     "Site",
     "Turn",
-    "VirtualClock",
     "VirtualFleet",
     "ask_until_correct",
     "asking_again",
