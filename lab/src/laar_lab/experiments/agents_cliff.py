@@ -125,11 +125,9 @@ class _Run:
             "gate": lambda: Gate(self.fleet, _CROWD * kv_tokens, idle_s=_CROWD_IDLE_S).send,
             "programs": lambda: Gate(self.fleet, kv_tokens, fades=True).send,
         }
-        gates["patient"] = lambda: _patient(asking_again(self.fleet, self._refused))
-        self.send = gates[way]() if way in gates else asking_again(self.fleet, self._refused)
-
-    def _refused(self) -> None:
-        self.turns.refused += 1
+        again = asking_again(self.fleet, lambda: None)
+        gates["patient"] = lambda: _patient(again)
+        self.send = gates[way]() if way in gates else again
 
 
 def run_cliff(

@@ -13,15 +13,12 @@ sessions at a time, as if the others could be held back for as long as that help
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from laar.core.decision import Decision
 from laar.flow.queue import Item
@@ -96,7 +93,7 @@ class _Families:
     seed: int
     way: str
     numbers: Iterator[int] = field(default_factory=count)
-    took_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    waited: set[str] = field(default_factory=set)
 
     def begin(self) -> None:
         name, turns = next(self.sessions)
@@ -122,17 +119,17 @@ class _Families:
 
         request = request_of(next(self.numbers), arrival)
         request.parent = agent.parent
-        ahead = {_UNITS[0]: bool(agent.parent), _UNITS[1]: agent.name in self.took_s}
+        ahead = {_UNITS[0]: bool(agent.parent), _UNITS[1]: agent.name in self.waited}
         request.priority = int(ahead.get(self.way, False))
         self.run.send(request, arrival, ended)
 
     def _start(self, agent: _Agent) -> None:
-        group, size, began_s = next(self.numbers), _size(agent.rng), self.run.fleet.clock.now
+        group, size = next(self.numbers), _size(agent.rng)
         left = count(size - 1, -1)
 
         def member_over() -> None:
             if not next(left):
-                self.took_s[agent.name].append(self.run.fleet.clock.now - began_s)
+                self.waited.add(agent.name)
                 self._goes_on(agent)
 
         for member in range(1, size + 1):
@@ -167,9 +164,7 @@ def run_groups(data: Path, half: int, load: float, way: str, seed: int) -> dict[
     for place in range(at_once):
         run.fleet.clock.at(_RAMP_S * place / at_once, families.begin)
     run.fleet.clock.run()
-    return run.turns.numbers() | {
-        "group_s": float(np.mean(list(chain(*families.took_s.values())) or math.nan))
-    }
+    return run.turns.numbers()
 
 
 def run(scope: Scope) -> Report:

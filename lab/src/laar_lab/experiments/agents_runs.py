@@ -18,16 +18,12 @@ class Turns:
     Args:
         until_s: end of the run.
         uncounted_s: length of the warm-up, which is not counted.
-
-    Attributes:
-        refused: number of refusals seen.
     """
 
     def __init__(self, until_s: float, uncounted_s: float) -> None:
         self._until_s = until_s
         self._uncounted_s = uncounted_s
         self._done = 0
-        self.refused = 0
         self._turns: list[tuple[float, ...]] = []
         self._by_session: dict[str, list[float]] = defaultdict(list)
 
@@ -36,29 +32,23 @@ class Turns:
         self._done += self._uncounted_s <= exchange.end_s < self._until_s
         if arrival.at_s < self._uncounted_s:
             return
-        self.refused += exchange.status != 200
         took_s, first_s, held_s = (
             at - arrival.at_s for at in (exchange.end_s, exchange.first_s, exchange.decision.now)
         )
-        prompt_tokens = exchange.prompt.prompt_tokens
-        self._turns.append((took_s, first_s, held_s, prompt_tokens, exchange.cached_tokens))
+        self._turns.append((took_s, first_s, held_s))
         self._by_session[arrival.session].append(took_s)
 
     def numbers(self) -> dict[str, float]:
         """Return the metrics of the run."""
-        took_s, first_s, held_s, tokens, cached = np.array(self._turns).T
+        took_s, first_s, held_s = np.array(self._turns).T
         by_session = np.array([np.mean(each) for each in self._by_session.values()])
         return {
-            "turns": float(self._done),
             "turns_per_s": self._done / (self._until_s - self._uncounted_s),
             "turn_s": float(took_s.mean()),
             "ttft_s": float(first_s.mean()),
-            "ttft_p50_s": float(np.median(first_s)),
             "ttft_p95_s": float(np.percentile(first_s, 95)),
             "ttft_max_s": float(first_s.max()),
-            "hit_rate": float(cached.sum() / tokens.sum()),
             "fairness": float(np.percentile(by_session, 95) / by_session.mean()),
             "session_p95_s": float(np.percentile(by_session, 95)),
             "held_s": float(held_s.max()),
-            "refused": float(self.refused),
         }

@@ -28,7 +28,7 @@ _IN_SECONDS = (("rtt_weight", 2.0 / 1000.0), ("queue_weight", 0.104))
 _RIGHT, _BUG = "gorgo", "gorgo, RTT in seconds"
 
 
-_OTHERS = ("random", "simple-session-affinity", "least-request", "least-load")
+_OTHERS = ("random", "simple-session-affinity", "least-request")
 _PAIRS = {
     "loses-to-affinity": (_RIGHT, "simple-session-affinity"),
     "in-seconds": (_BUG, "random"),
@@ -43,7 +43,7 @@ def run(scope: Scope) -> Report:
     runs = {
         _RIGHT: on_seeds(base, scope.seeds, gorgo=PAPER_WILDCHAT),
         _BUG: on_seeds(base, scope.seeds, gorgo=_IN_SECONDS),
-        **by_policy(base, ("laar", *_OTHERS), scope.seeds),
+        **by_policy(base, _OTHERS, scope.seeds),
     }
     results = run_all(runs, "gorgo-low-reuse")
     return Report(

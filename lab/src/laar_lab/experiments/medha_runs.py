@@ -23,14 +23,10 @@ class Latencies:
 
     Args:
         ttft_s: TTFT.
-        first_s: time of the first token, from the start of the run.
-        tpot_s: TPOT; NaN for answers of one token.
         is_long: mask of the long requests.
     """
 
     ttft_s: Floats
-    first_s: Floats
-    tpot_s: Floats
     is_long: NDArray[np.bool_]
 
     @property
@@ -44,16 +40,8 @@ def run(engine: str | EngineProfile, mix: Mix, seed: int) -> Latencies:
     profile = load_profile(engine) if isinstance(engine, str) else engine
     arrived = list(jobs(mix, seed))
     timings = drive(build_engine(profile), arrived)
-    seen = [timings[job.id] for job in arrived]
-    first = np.array([timing.first_token_s for timing in seen])
-    end = np.array([timing.end_s for timing in seen])
-    tokens = np.array([job.output_tokens for job in arrived])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        tpot = (end - first) / (tokens - 1)
     return Latencies(
-        ttft_s=first - np.array([timing.arrival_s for timing in seen]),
-        first_s=first,
-        tpot_s=tpot,
+        ttft_s=np.array([timings[job.id].ttft_s for job in arrived]),
         is_long=np.array([job.id.startswith("long") for job in arrived]),
     )
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from random import Random
-from typing import Any
 
 from laar.flow.settings import FlowSettings
 from laar_lab.claims import Evidence, Runs, Seen, level, paired
@@ -25,11 +24,8 @@ from laar_lab.suite.runs import OURS, chosen
 from laar_lab.suite.table import cases
 from laar_lab.sweep import grid
 
-WAYS: dict[str, dict[str, Any]] = {
-    "none": {},
-    "gate": {"flow": FlowSettings(), "by_load": False},
-}
-"""Arguments for `run_case`, by name in the table."""
+WAYS = {"none": None, "gate": FlowSettings()}
+"""Settings of the gate, by name in the table."""
 
 _QUICK_CASES = ("agents-8k", "parallel-chats")
 
@@ -59,7 +55,7 @@ def _draw_named(load: Open, rng: Random, duration_s: float) -> Iterator[Arrival]
 
 
 def _run(case: Case, way: str, share: float, seed: int) -> Numbers:
-    return run_case(case, OURS, seed, share=share, **WAYS[way])
+    return run_case(case, OURS, seed, share=share, gate=WAYS[way])
 
 
 def run(scope: Scope) -> Report:

@@ -162,7 +162,6 @@ class _Seen:
             "hit_rate": self.cached_tokens / self.prompt_tokens,
             "busiest": float(np.mean(self.busiest)),
             "failed": self.failed / total,
-            "requests": float(total),
         }
 
 
@@ -173,8 +172,7 @@ def run_case(
     *,
     share: float = 1.0,
     pickers: Pickers | None = None,
-    flow: FlowSettings | None = None,
-    by_load: bool = True,
+    gate: FlowSettings | None = None,
 ) -> Numbers:
     """Run a workload once.
 
@@ -184,10 +182,7 @@ def run_case(
         seed: seed of the load and of the network; the same for every policy.
         share: share of the minutes to run.
         pickers: number of pickers, and the delay with which they share; None for one picker.
-        flow: settings of flow control; None for no flow control. A refusal is recorded as a
-            failure; sessions retry.
-        by_load: whether flow control also holds requests while every endpoint is full, not only
-            turns whose context has no room in a cache.
+        gate: settings of the session gate; None for no gate.
     """
     seen = _Seen()
     load, duration_s = case.load, 60.0 * case.minutes * share
@@ -207,7 +202,7 @@ def run_case(
         seen.failed += 1
 
     def begin(seed: int) -> VirtualFleet:
-        return _fleet(case, policy, seed, pickers, flow, by_load)
+        return _fleet(case, policy, seed, pickers, gate)
 
     match load:
         case Together():
@@ -241,8 +236,7 @@ def _fleet(
     policy: str,
     seed: int,
     pickers: Pickers | None,
-    flow: FlowSettings | None,
-    by_load: bool,
+    gate: FlowSettings | None,
 ) -> VirtualFleet:
     name, parameters = parse_policy(policy)
     sites = case.fleet()
@@ -255,7 +249,7 @@ def _fleet(
         share_delay_s=delay_s,
     )
     assessor = case.knowledge(sites)
-    return VirtualFleet(sites, settings, seed=seed, assessor=assessor, flow=flow, by_load=by_load)
+    return VirtualFleet(sites, settings, seed=seed, assessor=assessor, flow=gate, by_load=False)
 
 
 def _ours(
