@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from laar_lab.tuning.settings import TunerSettings
-from laar_lab.tuning.tuner import Tuner, Weights
-from laar_lab.tuning.windows import Observed
+from laar_lab.tuning.tuner import Tuner, TunerSettings, Weights
+from laar_lab.tuning.windows import Observed, WindowScore
 
 BOUNDS = {"rtt": (0.01, 10.0), "queue": (0.01, 10.0)}
 START = {"rtt": 0.5, "queue": 0.1}
@@ -46,23 +45,14 @@ def step(tuning: Tuner, cost: Callable[[Weighting], float], *, ok: bool = True) 
     return decisions[0].values
 
 
-def last(tuning: Tuner) -> dict[str, object]:
-    windows = tuning.export()["windows"]
-    assert isinstance(windows, list)
-    assert isinstance(windows[-1], dict)
-    return windows[-1]
+def last(tuning: Tuner) -> WindowScore:
+    return tuning.history[-1]
 
 
-def best(tuning: Tuner) -> dict[str, float]:
-    weights = tuning.export()["weights"]
-    assert isinstance(weights, dict)
-    return weights
-
-
-def climb(tuning: Tuner, cost: Callable[[Weighting], float]) -> dict[str, float]:
+def climb(tuning: Tuner, cost: Callable[[Weighting], float]) -> Weighting:
     while not tuning.frozen:
         step(tuning, cost)
-    return best(tuning)
+    return tuning.best
 
 
 def test_a_candidate_that_is_slightly_worse_or_hardly_better_is_rejected() -> None:
@@ -70,22 +60,22 @@ def test_a_candidate_that_is_slightly_worse_or_hardly_better_is_rejected() -> No
         tuning = tuner()
         step(tuning, lambda _: 2.0)
         step(tuning, lambda _, factor=factor: 2.0 * factor)  # type: ignore[misc]
-        assert last(tuning)["outcome"] == "rejected"
-        assert best(tuning) == START
+        assert last(tuning).outcome == "rejected"
+        assert tuning.best == START
 
 
 def test_a_better_result_counts_only_if_it_repeats() -> None:
     tuning = tuner()
     step(tuning, lambda _: 2.0)
     winner = step(tuning, lambda _: 1.9)
-    assert last(tuning)["outcome"] == "won once"
-    assert best(tuning) == START
+    assert last(tuning).outcome == "won once"
+    assert tuning.best == START
     assert step(tuning, lambda _: 2.0) == START
     assert step(tuning, lambda _: 1.95) == winner
-    assert last(tuning)["outcome"] == "accepted"
-    assert best(tuning) == winner
+    assert last(tuning).outcome == "accepted"
+    assert tuning.best == winner
     # The second measurement, not the lucky 1.9.
-    assert tuning.export()["cost_s"] == pytest.approx(1.95)
+    assert last(tuning).cost_s == pytest.approx(1.95)
     assert tuning.sigma > 0.7
 
 
@@ -95,8 +85,8 @@ def test_a_lucky_window_is_detected() -> None:
     step(tuning, lambda _: 1.0)
     step(tuning, lambda _: 2.0)
     step(tuning, lambda _: 2.5)
-    assert last(tuning)["outcome"] == "rejected"
-    assert best(tuning) == START
+    assert last(tuning).outcome == "rejected"
+    assert tuning.best == START
 
 
 def test_when_load_falls_the_incumbent_is_remeasured_before_a_candidate_wins() -> None:
@@ -106,8 +96,8 @@ def test_when_load_falls_the_incumbent_is_remeasured_before_a_candidate_wins() -
     step(tuning, lambda _: 1.0)  # as if the load had halved
     assert step(tuning, lambda _: 1.0) == START
     step(tuning, lambda _: 1.1)
-    assert last(tuning)["outcome"] == "rejected"
-    assert best(tuning) == START
+    assert last(tuning).outcome == "rejected"
+    assert tuning.best == START
 
 
 def test_a_window_holds_only_its_own_decisions_and_waits_for_all_of_them() -> None:
@@ -121,11 +111,10 @@ def test_a_window_holds_only_its_own_decisions_and_waits_for_all_of_them() -> No
         tuning.observe(stray, 0.0)
         # The incumbent serves until the candidate's window is complete.
         assert tuning.weights(0.0) == Weights(0, START)
-    assert last(tuning)["role"] == "incumbent"
+    assert last(tuning).role == "incumbent"
     finish(tuning, decisions[-1:], lambda _: 1.0)
-    assert last(tuning)["role"] == "candidate"
-    assert last(tuning)["requests"] == 20
-    assert last(tuning)["cost_s"] == pytest.approx(1.0)
+    assert last(tuning).role == "candidate"
+    assert last(tuning).cost_s == pytest.approx(1.0)
 
 
 def test_a_candidate_that_hangs_serves_one_window_and_loses() -> None:
@@ -135,9 +124,9 @@ def test_a_candidate_that_hangs_serves_one_window_and_loses() -> None:
     assert sum(weights.values != START for weights in live) == 20 + 20 // 8
     for second in range(120):
         tuning.weights(float(second))
-    assert last(tuning)["outcome"] == "no evidence"
-    assert last(tuning)["failure_share"] == 1.0
-    assert best(tuning) == START
+    assert last(tuning).outcome == "no evidence"
+    assert last(tuning).failure_share == 1.0
+    assert tuning.best == START
 
 
 @pytest.mark.parametrize(
@@ -154,11 +143,11 @@ def test_a_candidate_that_worsens_tail_or_errors_is_stopped_in_its_window(
     step(tuning, lambda _: 2.0)
     decisions = fill(tuning)
     for decision in decisions[:4]:
-        assert last(tuning)["role"] == "incumbent"
+        assert last(tuning).role == "incumbent"
         tuning.observe(Observed(version=decision.version, **bad), 0.0)  # type: ignore[arg-type]
-    assert last(tuning)["outcome"] == "stopped"
+    assert last(tuning).outcome == "stopped"
     # Unanswered requests do not count as failures yet.
-    assert last(tuning)["failure_share"] == (0.0 if bad["e2e_s"] == 60.0 else 1.0)
+    assert last(tuning).failure_share == (0.0 if bad["e2e_s"] == 60.0 else 1.0)
     assert tuning.weights(0.0).values == START
     assert step(tuning, lambda _: 2.0) == START
 
@@ -190,7 +179,7 @@ def test_the_published_objective_can_be_gamed_and_the_default_cannot() -> None:
             for decision in fill(tuning):
                 ttft_s, e2e_s = hoarding(decision.values)
                 tuning.observe(Observed(version=decision.version, ttft_s=ttft_s, e2e_s=e2e_s), 0.0)
-        ends[objective] = best(tuning)["queue"]
+        ends[objective] = tuning.best["queue"]
     assert ends["ttft-p95"] < 0.01
     assert ends["e2e-p95"] > 0.5
     assert ends["ttft-and-e2e-p95"] > 0.5
@@ -199,7 +188,7 @@ def test_the_published_objective_can_be_gamed_and_the_default_cannot() -> None:
 def test_weights_stay_within_bounds_and_do_not_remain_in_a_corner() -> None:
     corner = {"rtt": 10.0, "queue": 10.0}
     tuning = tuner(start={"rtt": 1e9, "queue": 10.0})
-    assert best(tuning) == corner
+    assert tuning.best == corner
     seen = [step(tuning, lambda _: 2.0) for _ in range(30)]
     for weights in seen:
         assert all(0.01 <= weight <= 10.0 for weight in weights.values())

@@ -5,7 +5,7 @@ The command prints the best weights found, not the last ones tried, for the sett
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from laar.cli.terminal import JsonFile
-from laar.errors import SettingError
+from laar.errors import SettingError, unknown
 from laar_lab.cli.lab.options import BlockTokens, TimeScale
 
 if TYPE_CHECKING:
-    from laar_lab.sim.fleet import Arrival
-    from laar_lab.tuning.settings import TunerSettings
+    from laar.core.interfaces import Scorer
 
 
 def tune(
@@ -34,66 +32,39 @@ def tune(
     seed: Annotated[int, typer.Option(help="Random seed for proposals, network and ties.")] = 0,
     time_scale: TimeScale = 1.0,
     block_tokens: BlockTokens = 512,
-    json_file: JsonFile = None,
 ) -> None:
     """Tune the weights of the cost on a trace, in the lab."""
-    from laar_lab.tuning.settings import TUNABLE, TunerSettings
-
-    if not trace.is_file():
-        raise SettingError(f"{trace} is not a file; give a trace (JSON lines)")
-    settings = TunerSettings(
-        bounds=TUNABLE, objective=objective, window=window, max_windows=windows, seed=seed
-    )
-    read = partial(_read_trace, trace, time_scale=time_scale, block_tokens=block_tokens)
-    _show(_climb(read, fleet, settings), str(trace), json_file)
-
-
-def _read_trace(trace: Path, *, time_scale: float, block_tokens: int) -> Iterator[Arrival]:
-    from laar_lab.trace import read_trace
-
-    return read_trace(trace, time_scale=time_scale, block_tokens=block_tokens)
-
-
-def _climb(
-    read: Callable[[], Iterator[Arrival]], fleet: Path, settings: TunerSettings
-) -> dict[str, object]:
-    """Tune on a trace in the lab; return the tuner's export."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    import yaml
 
     from laar.core.cost import CostWeights
     from laar_lab.sim.fleet_file import read_fleet
+    from laar_lab.trace import read_trace
     from laar_lab.tuning.climb import tune as climb
+    from laar_lab.tuning.tuner import TUNABLE, TunerSettings
+    from laar_lab.tuning.windows import OBJECTIVES
 
+    if not trace.is_file():
+        raise SettingError(f"{trace} is not a file; give a trace (JSON lines)")
+    if objective not in OBJECTIVES:
+        raise SettingError(unknown("objective", objective, OBJECTIVES))
+    settings = TunerSettings(
+        bounds=TUNABLE, objective=objective, window=window, max_windows=windows, seed=seed
+    )
     described = read_fleet(fleet)
-    columns = (TextColumn("requests"), BarColumn(), MofNCompleteColumn())
-    most = settings.max_windows * (settings.window + settings.window // 8)
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("tune", total=most)
-        tuner = climb(
-            read,
-            described.sites(),
-            described.picker("laar"),
-            settings,
-            asdict(CostWeights()),
-            seed=settings.seed,
-            on_end=lambda _arrival, _exchange: bar.advance(task),
-        )
-    return tuner.export()
+    read = partial(read_trace, trace, time_scale=time_scale, block_tokens=block_tokens)
+    start = asdict(CostWeights())
+    picker = described.picker("laar")
+    tuner = climb(read, described.sites(), picker, settings, start, _scorer, seed=seed)
+    if not tuner.history:
+        typer.echo("no window has been measured: these are the initial weights", err=True)
+    for score in tuner.history:
+        typer.echo(f"{score.role}, {score.outcome}: {score.cost_s:.3g} s", err=True)
+    found = {"routing": dict(tuner.best)}
+    typer.echo(f"# for laar.yaml\n{yaml.safe_dump(found, sort_keys=False)}")
 
 
-def _show(found: Mapping[str, object], title: str, json: Path | None) -> None:
-    import yaml
-    from rich.console import Console
+def _scorer(weights: Mapping[str, float]) -> Scorer:
+    from laar.core.cost import CostWeights
+    from laar.policies.laar.outlook import Outlook
 
-    from laar_lab.report import dump, show
-    from laar_lab.tuning.climb import tuning_report
-
-    report = tuning_report(found, title)
-    console = Console()
-    show(report, console if console.is_terminal else Console(width=200))
-    if found["cost_s"] is None:
-        typer.echo("no window has been measured yet: these are the initial weights", err=True)
-    typer.echo(f"# for laar.yaml\n{yaml.safe_dump({'routing': found['weights']}, sort_keys=False)}")
-    if json:
-        json.write_bytes(dump(report, **found))
+    return Outlook(CostWeights(**weights))

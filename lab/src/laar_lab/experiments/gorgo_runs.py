@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 from laar.core.cost import CostWeights
 from laar.core.interfaces import Scorer
@@ -35,7 +35,7 @@ from laar_lab.sim.fleet import (
 from laar_lab.sweep import sweep
 from laar_lab.tally import Tally
 from laar_lab.tuning.climb import tune
-from laar_lab.tuning.settings import TunerSettings
+from laar_lab.tuning.tuner import TunerSettings
 from laar_lab.workloads.sessions import GORGO_CHATS, ChatShape, chats
 
 NEAR = "ashburn:8000"
@@ -203,7 +203,7 @@ def tuned(
     windows: int,
     objective: str = "ttft-and-e2e-p95",
 ) -> dict[str, float]:
-    """Run laar's tuner on the run's trace; return the weights it would export."""
+    """Run laar's climb on the run's trace; return the best weights."""
     settings = TunerSettings(bounds=bounds, objective=objective, max_windows=windows, seed=run.seed)
     tuner = tune(
         lambda: arrivals_of(run),
@@ -215,4 +215,4 @@ def tuned(
         policies=policies_of(run),
         scorer_of=gorgo_scorer,
     )
-    return cast("dict[str, float]", tuner.export()["weights"])
+    return dict(tuner.best)

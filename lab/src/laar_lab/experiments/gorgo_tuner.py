@@ -17,8 +17,7 @@ from laar_lab.experiment import Scope
 from laar_lab.experiments.gorgo_published import PublishedClimb
 from laar_lab.policies.gorgo import PUBLISHED_WEIGHTS
 from laar_lab.report import Report
-from laar_lab.tuning.settings import TunerSettings
-from laar_lab.tuning.tuner import Tuner
+from laar_lab.tuning.tuner import Tuner, TunerSettings
 from laar_lab.tuning.windows import Observed
 
 _BOX = {"rtt_weight": (0.01, 10.0), "queue_weight": (0.01, 10.0)}
@@ -40,7 +39,7 @@ def _grid() -> float:
 
 
 def _ours(seed: int, windows: int, noise: float) -> float:
-    """Return the true cost of the weights that laar's tuner exports."""
+    """Return the true cost of the weights that laar's tuner finds."""
     settings = TunerSettings(bounds=_BOX, window=_WINDOW, max_windows=windows, seed=seed)
     tuner, rng = Tuner(settings, _START), random.Random(f"noise {seed}")
     version, error = 0, 1.0
@@ -51,9 +50,7 @@ def _ours(seed: int, windows: int, noise: float) -> float:
         if weights.version:
             cost = _bowl(weights.values) * error
             tuner.observe(Observed(version=weights.version, ttft_s=cost, e2e_s=cost), 0.0)
-    found = tuner.export()["weights"]
-    assert isinstance(found, dict)
-    return _bowl(found)
+    return _bowl(tuner.best)
 
 
 def _published(seed: int, windows: int, noise: float) -> float:

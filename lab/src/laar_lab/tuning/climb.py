@@ -14,25 +14,19 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from laar.core.cost import CostWeights
 from laar.core.decision import Completion, Decision
 from laar.core.endpoints import Floats
 from laar.core.interfaces import Scorer, View
 from laar.core.policy import Policy
-from laar.errors import SettingError
-from laar.policies.laar.outlook import Outlook
-from laar_lab.report import Report, Table, Value
 from laar_lab.sim.fleet import (
     Arrival,
-    Exchange,
     FleetSettings,
     Prompt,
     Site,
     VirtualFleet,
     replay_open,
 )
-from laar_lab.tuning.settings import TunerSettings
-from laar_lab.tuning.tuner import Tuner, Weights
+from laar_lab.tuning.tuner import Tuner, TunerSettings, Weights
 from laar_lab.tuning.windows import Observed
 
 _OTHER_WORDS = 0xD1B54A32D192ED03  # not the multiplier of `spread`, which makes the ids
@@ -49,11 +43,6 @@ class WeightSource(Protocol):
 
     def observe(self, sample: Observed, now: float) -> None:
         """Record the outcome of a decision."""
-
-
-def laar_scorer(weights: Mapping[str, float]) -> Scorer:
-    """Return the scorer of the policy `laar` with these weights."""
-    return Outlook(CostWeights(**weights))
 
 
 class Climbing:
@@ -106,11 +95,10 @@ def tune(
     picker: FleetSettings,
     settings: TunerSettings,
     initial: Mapping[str, float],
+    scorer_of: Callable[[Mapping[str, float]], Scorer],
     *,
     seed: int,
     policies: Mapping[str, Policy] | None = None,
-    scorer_of: Callable[[Mapping[str, float]], Scorer] = laar_scorer,
-    on_end: Callable[[Arrival, Exchange], None] = lambda _arrival, _exchange: None,
 ) -> Tuner:
     """Tune until the tuner freezes; return it.
 
@@ -120,33 +108,27 @@ def tune(
         picker: settings with the policy to tune.
         settings: settings of the climb.
         initial: initial weights, by the names in the bounds.
+        scorer_of: returns the policy's scorer with given weights.
         seed: seed of the network and of ties.
         policies: policies by name; None for the product's.
-        scorer_of: returns the policy's scorer with given weights.
-        on_end: called with each request at its end.
-
-    Raises:
-        SettingError: the trace has no requests, or the trace or fleet is invalid.
     """
     tuner = Tuner(settings, initial)
     fleet = VirtualFleet(sites, picker, seed=seed, policies=policies)
     Climbing(fleet, tuner, scorer_of)
-    replay_open(fleet, _again_and_again(trace, tuner), on_end)
+    replay_open(fleet, repeated(trace, tuner), lambda _arrival, _exchange: None)
     tuner.freeze()
     return tuner
 
 
-def _again_and_again(trace: Callable[[], Iterable[Arrival]], tuner: Tuner) -> Iterator[Arrival]:
-    begin_s = 0.0
+def repeated(trace: Callable[[], Iterable[Arrival]], tuner: Tuner) -> Iterator[Arrival]:
+    """Yield the requests of a trace again and again, until the tuner freezes."""
+    begin_s = last_s = 0.0
     for number in range(MAX_PASSES):
-        last_s = -1.0
         for arrival in trace():
             if tuner.frozen:
                 return
             last_s = begin_s + arrival.at_s
             yield replace(arrival, at_s=last_s, prompt=_other(arrival, number))
-        if last_s < 0.0:
-            raise SettingError("the trace has no requests; there is nothing to tune on")
         begin_s = last_s + _PASS_GAP_S
 
 
@@ -158,39 +140,3 @@ def _other(arrival: Arrival, number: int) -> Prompt:
     blocks = array("Q")
     blocks.frombytes((np.frombuffer(arrival.prompt.blocks, np.uint64) ^ mask).tobytes())
     return replace(arrival.prompt, blocks=blocks)
-
-
-def tuning_report(export: Mapping[str, object], title: str) -> Report:
-    """Return a report on a climb: a table of its windows."""
-    windows = cast("Sequence[Mapping[str, object]]", export["windows"])
-    best = cast("Mapping[str, float]", export["weights"])
-    names = tuple(best)
-
-    def number(window: Mapping[str, object], name: str) -> float:
-        value = window[name]
-        return float("nan") if value is None else cast("float", value)
-
-    def weight(window: Mapping[str, object], name: str) -> float:
-        return cast("Mapping[str, float]", window["weights"])[name]
-
-    rows: list[tuple[Value, ...]] = [
-        (
-            cast("int", window["version"]),
-            f"{window['role']}, {window['outcome']}",
-            *(weight(window, name) for name in names),
-            *(number(window, name) for name in ("cost_s", "ttft_p95_s", "e2e_p95_s")),
-            number(window, "failure_share") * 100,
-        )
-        for window in windows
-    ]
-    rows.append(("best", "", *best.values(), "", "", "", ""))
-    table = Table(
-        title=f"{title}: windows, objective {export['objective']}",
-        columns=("window", "was", *names, "objective s", "TTFT p95", "E2E p95", "failed %"),
-        rows=rows,
-        digits=3,
-    )
-    return Report(
-        tables=[table],
-        checks=[],
-    )

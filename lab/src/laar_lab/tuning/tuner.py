@@ -12,8 +12,8 @@ these differences, each made because the published form was observed to fail:
   would be cheaper to interleave the two, but wrong, since they share queues.
 * A candidate whose slow requests or failures exceed the limits from the incumbent's window is
   stopped immediately and the incumbent serves again; any other candidate serves one window.
-* The incumbent's weights are exported, never the proposal that happens to be live.
-* The default objective is end-to-end time, and every weight has a floor and a cap.
+* The result is the incumbent's weights, never the proposal that happens to be live.
+* Every weight has a floor and a cap.
 
 There is no I/O and no clock: time is an argument, and a proposal is a function of the seed and the
 trial's number.
@@ -23,11 +23,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from laar_lab.tuning.settings import SIGMA_MAX, TunerSettings
 from laar_lab.tuning.windows import Observed, Window, WindowScore
 
 UNMEASURED = 0
@@ -53,8 +51,40 @@ CORNER_DRAWS = 16
 """Maximum number of samples drawn for a candidate that differs from the incumbent: with n weights
 in a corner of the bounds, one sample in 2**n is clipped back to the incumbent."""
 
-HISTORY = 64
-"""Number of windows kept for the export."""
+SIGMA_MAX = 1.0
+"""Maximum sigma; its steps are typically a factor of e, and wider ones exceed usual bounds."""
+
+TUNABLE = {"k_rtt": (0.005, 2.0), "k_queue": (0.02, 2.0), "k_delay": (0.02, 2.0)}
+"""Weights of the cost, each with its floor and cap. No floor is zero, since a tuner that can switch
+a term off will eventually do so: its objective does not measure what the term protects."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunerSettings:
+    """Settings for the hill climb.
+
+    Args:
+        bounds: floor and cap of each tuned weight.
+        objective: what to minimize, one of `laar_lab.tuning.windows.OBJECTIVES`.
+        window: requests per measurement of one set of weights. A p95 needs at least 20; the
+            published runs used 64 to 256.
+        max_windows: windows after which the climb ends.
+        tolerance: relative improvement required of a candidate; smaller differences count as noise.
+        sigma: initial step: the standard deviation of a weight's logarithm; 0.7 is a factor of two.
+        sigma_min: step below which the tuner freezes.
+        drain_s: seconds from a window's last decision until missing outcomes count as failures.
+        seed: random seed of all proposals.
+    """
+
+    bounds: Mapping[str, tuple[float, float]]
+    objective: str = "e2e-p95"
+    window: int = 128
+    max_windows: int = 1000
+    tolerance: float = 0.005
+    sigma: float = 0.7
+    sigma_min: float = 0.05
+    drain_s: float = 120.0
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +105,7 @@ class Tuner:
 
     Attributes:
         sigma: the step: the standard deviation of a weight's logarithm.
+        history: the scores of all windows.
     """
 
     def __init__(self, settings: TunerSettings, initial: Mapping[str, float]) -> None:
@@ -88,7 +119,7 @@ class Tuner:
         self._candidate: Mapping[str, float] | None = None  # has won once and must win again
         self.sigma = settings.sigma
         self._trials = self._windows = self._lost_in_a_row = 0
-        self._history: deque[WindowScore] = deque(maxlen=HISTORY)
+        self.history: list[WindowScore] = []
         self._closed_s = 0.0
         self._window: Window | None = None
         self._open_next()
@@ -123,16 +154,10 @@ class Tuner:
         """Whether the climb is over."""
         return self._window is None
 
-    def export(self) -> dict[str, object]:
-        """Return the best weights found and the windows that support them, as plain values."""
-        return {
-            "weights": dict(self._incumbent),
-            "objective": self.settings.objective,
-            "cost_s": self._baseline.cost_s if self._baseline else None,
-            "frozen": self.frozen,
-            "trials": self._trials,
-            "windows": [score.to_dict() for score in self._history],
-        }
+    @property
+    def best(self) -> Mapping[str, float]:
+        """The best weights found."""
+        return self._incumbent
 
     def _end_drained(self, now: float) -> None:
         """End a window that has all its outcomes, or has waited too long for them."""
@@ -166,7 +191,7 @@ class Tuner:
             self._baseline, self._remeasure, outcome = score, False, "measured"
         else:
             outcome = self._judge(score)
-        self._history.append(replace(score, outcome=outcome))
+        self.history.append(replace(score, outcome=outcome))
         if self.sigma < self.settings.sigma_min or self._windows >= self.settings.max_windows:
             self.freeze()
         else:

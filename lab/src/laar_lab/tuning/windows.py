@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -58,23 +58,12 @@ class Observed:
 class WindowScore:
     """One window's result. ``cost_s`` is NaN if fewer than half of the requests were answered."""
 
-    version: int
     role: str
     weights: Mapping[str, float]
     cost_s: float
-    ttft_p95_s: float
-    e2e_p95_s: float
     e2e_p99_s: float
     failure_share: float
-    requests: int
     outcome: str = ""
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values for JSON or YAML, with NaN as None."""
-        return {
-            key: None if isinstance(value, float) and math.isnan(value) else value
-            for key, value in asdict(replace(self, weights=dict(self.weights))).items()
-        }
 
 
 @dataclass(slots=True, eq=False)
@@ -136,22 +125,16 @@ class Window:
         The objective over the answers is divided by the share of requests that were answered. This
         gives the time to an answer if failed requests are retried until they succeed.
         """
-        requests = max(self.assigned, 0)
-        due, answers = self.finished if stopped else requests, len(self._e2e_s)
-        cost = ttft_p95 = e2e_p95 = e2e_p99 = math.nan
+        due, answers = self.finished if stopped else max(self.assigned, 0), len(self._e2e_s)
+        cost = e2e_p99 = math.nan
         if 2 * answers >= self.size:
             ttft_s, e2e_s = np.array(self._ttft_s), np.array(self._e2e_s)
-            ttft_p95, e2e_p95 = _p95(ttft_s), _p95(e2e_s)
             e2e_p99 = float(np.quantile(e2e_s, 0.99))
             cost = OBJECTIVES[objective](ttft_s, e2e_s) * due / answers
         return WindowScore(
-            version=self.version,
             role=self.role,
             weights=self.weights,
             cost_s=cost,
-            ttft_p95_s=ttft_p95,
-            e2e_p95_s=e2e_p95,
             e2e_p99_s=e2e_p99,
             failure_share=(due - answers) / due if due else 0.0,
-            requests=requests,
         )
