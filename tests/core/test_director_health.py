@@ -416,7 +416,7 @@ def learned_from(kind=None, status=200):
     for address in (B, C):
         answer(d, address, GOOD, 0.5)
     d.watch(settled=lambda _decision, end: seen.append(end.ok))
-    ask, before = request(subset=frozenset({A})), d.engines.state()
+    ask, before = request(subset=frozenset({A})), d.engines.state()["models"]
     decision = d.decide(ask, 1.0)
     decision.flight.traced_as = "session"
     d.replied(decision, Reply(status=status), 1.1, read=True)
@@ -432,7 +432,7 @@ def learned_from(kind=None, status=200):
     return {
         "lengths by KV events": traced,
         "ok": seen,
-        "speeds": d.engines.state() != before,
+        "speeds": d.engines.state()["models"] != before,
         "cached tokens": again.tokens - again.uncached_tokens,
         "prompt tokens": again.tokens,
     }

@@ -116,7 +116,7 @@ def test_loading_an_artifact_while_serving_has_the_effect_of_a_restart(
     answered(loaded, seconds, count, before)
     if restarts:
         state, loaded = orjson.loads(orjson.dumps(loaded.state())), Engines(table)
-        loaded.restore(state)
+        loaded.restore(state, 0.0)
     loaded.reassess(lambda _model: SpeedPrior(answer_s=seconds))
     table, fresh = fleet("a:1")
     answered(fresh, seconds, count, seconds)
@@ -409,7 +409,7 @@ def test_an_invalid_state_is_ignored(at, row):
     state = engines.state()
     state["models"]["m"]["first"][at] = row
     fresh = Engines(table)
-    fresh.restore(state)
+    fresh.restore(state, 0.0)
     assert math.isfinite(of(table, fresh).c[0])
 
 
@@ -441,7 +441,7 @@ def test_a_new_artifact_does_not_undo_learning_from_answers():
         assert 0.0 < seen.error_s_per_token < 0.1 * true_s
     fresh = Engines(table)
     fresh.reassess(lambda _model: SpeedPrior(30e-6))
-    fresh.restore(orjson.loads(orjson.dumps(state)))
+    fresh.restore(orjson.loads(orjson.dumps(state)), 0.0)
     assert 30e-6 * of(table, fresh).c[0] == pytest.approx(true_s, rel=0.1)
 
 

@@ -213,7 +213,7 @@ def test_any_mix_of_modes_teaches_the_pace_and_none_their_lengths(seed: int, cou
     assert not paces.any_hasty
     assert paces.rest[:2] == pytest.approx(1.0, rel=0.2)
     restored = director(RIGHT)
-    restored.engines.restore(d.engines.state())
+    restored.engines.restore(d.engines.state(), 0.0)
     again = restored.choose(asked(model="big"), now).view
     assert again is not None
     assert again.terms is not None

@@ -211,8 +211,8 @@ def test_a_restored_index_has_the_same_content_and_evictions(
     for slot, letters, ok in entered:
         receipt = index.insert(slot, blocks_of(letters))
         index.settle(receipt) if ok else index.retract(receipt)
-    uses = index.dump(1 << 20)()
-    assert restored.restore(uses + uses[:2]) == len(uses)  # a repeated use is skipped
+    uses = index.dump(1 << 20, 0.0)()
+    assert restored.restore(uses + uses[:2], 0.0) == len(uses)  # a repeated use is skipped
     for room_bytes in (2_000_000, 20_000, 3_000, 0):
         for slot in range(SLOTS):
             for each in (index, restored):
@@ -229,7 +229,7 @@ def test_a_restored_prompt_that_branches_off_can_be_used_again_and_forgotten() -
     first, second = blocks_of(["a", "b", "c"]), blocks_of(["a", "b", "d"])
     for chain in (first, second):
         index.settle(index.insert(0, chain))
-    restored.restore(index.dump(1 << 20)())
+    restored.restore(index.dump(1 << 20, 0.0)(), 0.0)
     restored.settle(restored.insert(0, first))
     assert held(restored, second) == [len(second)]
     restored.clear(0)
@@ -241,7 +241,7 @@ def test_a_failure_after_a_restart_keeps_the_prompt_of_a_request_that_was_open()
     index, restored = PrefixIndex(1), PrefixIndex(1)
     open_, other = blocks_of(["a", "b", "c"]), blocks_of(["a", "b", "d"])
     index.insert(0, open_)
-    restored.restore(index.dump(1 << 20)())
+    restored.restore(index.dump(1 << 20, 0.0)(), 0.0)
     restored.retract(restored.insert(0, other))
     assert held(restored, open_) == [len(open_)]
     restored.settle(restored.insert(0, other))

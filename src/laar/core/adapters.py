@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -115,6 +116,15 @@ class Adapters:
         """Forget the endpoint's loaded adapters."""
         if known := self._endpoints.get(slot):
             known.last.clear()
+
+    def state(self, slot: int) -> list[str]:
+        """Return the adapters that were used at an endpoint, the latest last."""
+        known = self._endpoints.get(slot)
+        return [] if known is None else list(known.last)
+
+    def restore(self, slot: int, names: Iterable[str]) -> None:
+        """Restore a result of `state`."""
+        self._endpoints.setdefault(slot, _Endpoint()).last.update(dict.fromkeys(names))
 
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed."""

@@ -326,14 +326,14 @@ class Engines:
 
     def state(self) -> dict[str, object]:
         """Return the state of models and, by key, endpoints' paces, as plain values."""
-        paces: dict[str, list[float]] = {}
+        paces: dict[str, object] = {}
         for slot in self._table.active.tolist():
-            pace = self.paces.state(slot)
+            pace = self.paces.state(slot, self.traffic.arrived_at, self._levels(slot))
             if pace is not None:
                 paces[self._table.spec(slot).key] = pace
         return {"models": {n: m.state() for n, m in self._models.items()}, "paces": paces}
 
-    def restore(self, state: object) -> None:
+    def restore(self, state: object, now: float) -> None:
         """Restore a result of `state`, for models without samples."""
         if not isinstance(state, dict):
             return
@@ -344,8 +344,8 @@ class Engines:
         for address, known in paces.items() if isinstance(paces, dict) else ():
             slot = self._table.slot(address) if isinstance(address, str) else -1
             if slot >= 0:
-                self.paces.restore(slot, known)
-        self.paces.work_out_all(self.traffic.arrived_at)
+                self.paces.restore(slot, known, now, self._levels(slot))
+        self.paces.work_out_all(now)
         self.kept = None
 
     # -- learning ------------------------------------------------------------------------------
@@ -400,6 +400,11 @@ class Engines:
         self.paces.grow(size)
         self.batches.grow(size)
         self.kept = None
+
+    def _levels(self, slot: int) -> tuple[float, float]:
+        """Return the `levels` of `Paces.learn` now."""
+        model = self._model(self._name(slot))
+        return model.first.level, model.rest.level + math.log(model.unit_s)
 
     def _name(self, slot: int) -> str:
         at = self._table.model_id.item(slot)

@@ -36,6 +36,7 @@ _DOUBT = 1.0  # weight of the prior pace of 1, in samples
 _TIE = 10.0  # weight of the mean of both paces in each of them, in samples
 _SURE = 3.0  # standard errors within which a pace is considered equal to 1
 _EVEN = 0.1  # in log units: smaller deviations are mostly errors of the linear models
+_MOST_AGE_S = 1e6
 _MEMORY_S = 600.0  # a slow endpoint gets few requests, often minutes apart
 _TOGETHER = 8  # every eighth sample, of whichever model, updates its model's paces
 _PROVEN = 10.0  # answers after which an endpoint's pace is known
@@ -50,7 +51,9 @@ _KNOWN = 0.3  # minimum weight of an endpoint's answers, which fades, to compare
 
 _Log = Annotated[float, Meta(gt=-1e4, lt=1e4)]
 _Count = Annotated[float, Meta(ge=0, lt=1e4)]
-_State = tuple[_Log, _Count, _Count, _Log, _Count, _Count]
+_Pace = tuple[_Log, _Count, _Count, _Log, _Count, _Count]
+_Age = Annotated[float, Meta(ge=0)]
+_State = tuple[_Pace, tuple[_Log, _Count, _Log, _Count], _Count, tuple[_Age, _Age]]
 
 
 class Paces:
@@ -227,17 +230,27 @@ class Paces:
         self._confirmed.discard(slot)
         self.first[slot] = self.rest[slot] = 1.0
 
-    def state(self, slot: int) -> list[float] | None:
-        """Return the learned pace of an endpoint as plain numbers; None if it has no samples."""
-        known: list[float] = self._columns[:, slot].tolist()
-        _, first_seen, _, _, rest_seen, _ = known
-        return known if first_seen + rest_seen > 0.0 else None
+    def state(
+        self, slot: int, as_of: float, levels: tuple[float, float]
+    ) -> tuple[list[float], list[float], float, list[float]] | None:
+        """Return what an endpoint's answers have shown, as plain numbers; None if nothing.
 
-    def restore(self, slot: int, known: object) -> None:
+        `as_of` and `levels` are those of `learn`.
+        """
+        self._restate(np.array([slot]), levels)
+        own, ends, tries = self._columns[:, slot], self._ends[:, slot], self.tries.item(slot)
+        if not tries and not own.any():
+            return None
+        ages_s = np.fmin(np.fmax(as_of - self._paced_at[:, slot], 0.0), _MOST_AGE_S)
+        return own.tolist(), ends.tolist(), tries, ages_s.tolist()
+
+    def restore(self, slot: int, known: object, as_of: float, levels: tuple[float, float]) -> None:
         """Restore a result of `state`, to be applied by `work_out_all`; skip invalid parts."""
         with suppress(msgspec.ValidationError, RecursionError):
-            self._columns[:, slot] = msgspec.convert(known, _State)
-            self._paced_at[:, slot] = math.inf  # fading starts with the first request
+            state = msgspec.convert(known, _State)
+            self._columns[:, slot], self._ends[:, slot], self.tries[slot], ages_s = state
+            self._levels[:, slot] = levels
+            self._paced_at[:, slot] = as_of - np.array(ages_s)
 
     def work_out_all(self, as_of: float) -> None:
         """Update the paces of all endpoints."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
 from laar.prefix.blocks import Chain, PromptHasher
 from laar.prefix.demand import PrefixDemand
@@ -79,6 +80,21 @@ class PrefixMatch(NamedTuple):
     left: Floats | None = None
 
 
+_Amount = Annotated[float, Meta(ge=0, lt=1e12)]
+
+
+class Shown(NamedTuple):
+    """What an engine's answers have shown of its cache, as plain numbers for snapshots.
+
+    The fields are states of `Density`, twice of `Found`, and of `Tiers.paces`.
+    """
+
+    density: tuple[_Amount, _Amount]
+    found: tuple[_Amount, _Amount, _Amount]
+    shown: tuple[_Amount, _Amount, _Amount]
+    fetching: Annotated[float, Meta(ge=0.05, le=5)]
+
+
 class PrefixWatcher(Protocol):
     """Reports one picker's entries to others; implemented by `laar.sharing.prefixes`."""
 
@@ -108,7 +124,7 @@ class PrefixBeliefs:
         self.states = States()  # empty if no model has a recurrent state
         self.templates: dict[str, Template] = {}  # by model, as revealed by engines
         self.density = Density(BYTES_PER_TOKEN)
-        self._lengths = PromptLengths()
+        self.lengths = PromptLengths()
         self.watcher: PrefixWatcher | None = None
 
     def look_up(
@@ -133,7 +149,7 @@ class PrefixBeliefs:
         chain, text = self._read(prompt, weights, spans)
         tokens = guess
         if text is not None and not prompt.tokens:
-            tokens = self._lengths.estimate(chain, text, models, guess)
+            tokens = self.lengths.estimate(chain, text, models, guess)
         shares, fetched, left = self.match(chain)
         demand = self.popular.expected(chain, now)
         again = self.again(chain, shares, now)
@@ -258,7 +274,7 @@ class PrefixBeliefs:
             shown: share that was believed cached at the decision, if known.
         """
         if prompt_tokens > 0 and model:
-            self._lengths.learn(receipt.chain, model, prompt_tokens)
+            self.lengths.learn(receipt.chain, model, prompt_tokens)
         chain, proven = receipt.chain, receipt.proven
         if self.states.grids or self.blocks_held.blocks:
             share = self._evidence(receipt, share, prompt_tokens)
@@ -288,6 +304,22 @@ class PrefixBeliefs:
             return share
         receipt.counted = None
         return None
+
+    def state(self, slot: int) -> Shown:
+        """Return what the answers of a slot's engine have shown."""
+        return Shown(
+            self.density.state(slot),
+            self.found.state(slot),
+            self.shown.state(slot),
+            self.blocks_held.tiers.paces.get(slot, 1.0),
+        )
+
+    def restore(self, slot: int, shown: Shown) -> None:
+        """Restore a result of `state`."""
+        self.density.restore(slot, shown.density)
+        self.found.restore(slot, shown.found)
+        self.shown.restore(slot, shown.shown)
+        self.blocks_held.tiers.paces[slot] = shown.fetching
 
     def drop(self, slot: int) -> None:
         """Forget a slot."""

@@ -45,6 +45,15 @@ class Density:
                 sums[0] *= 0.5
                 sums[1] *= 0.5
 
+    def state(self, slot: int) -> tuple[float, float]:
+        """Return a slot's bytes and tokens."""
+        total_bytes, tokens = self._slots.get(slot, (0.0, 0.0))
+        return total_bytes, tokens
+
+    def restore(self, slot: int, sums: tuple[float, float]) -> None:
+        """Restore a result of `state`."""
+        self._slots[slot] = list(sums)
+
     def drop(self, slot: int) -> None:
         """Forget a slot."""
         self._slots.pop(slot, None)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -123,3 +124,14 @@ class Evictions:
         back, away = self._returned[age], self._stayed_away[age]
         self._stay[age] = math.log((away + _DOUBT_BYTES) / (back + away + _DOUBT_BYTES))
         self._survival = None
+
+    def state(self, now: float) -> list[tuple[float, float, float]]:
+        """Return the counts by age class, and the seconds since each changed."""
+        ages_s = [now - at for at in self._at]
+        return list(zip(self._returned, self._stayed_away, ages_s, strict=True))
+
+    def restore(self, counts: Iterable[tuple[float, float, float]], now: float) -> None:
+        """Restore a result of `state`."""
+        for age, (back, away, age_s) in zip(range(len(_AGES_S)), counts, strict=False):
+            self._returned[age], self._stayed_away[age], self._at[age] = back, away, now - age_s
+            self._count(self._returned, age, 0, now - age_s)

@@ -82,6 +82,16 @@ class Found:
         expected = (of_each.sum() + 1.0) / (of_all.sum() + 1.0)
         self.shares[slots] = (of_each + prior * expected) / (of_all + prior)
 
+    def state(self, slot: int) -> tuple[float, float, float]:
+        """Return what a slot's answers have shown."""
+        found, believed, prior = self._sums[:, slot].tolist()
+        return found, believed, prior
+
+    def restore(self, slot: int, sums: tuple[float, float, float]) -> None:
+        """Restore a result of `state`."""
+        self._sums[:, slot] = np.add(sums, (0.0, 0.0, 1e-200)) / _KEPT  # as `_learn` fades them
+        self._learn(slot, 0.0, 0.0)
+
     def resize(self, slots: int) -> None:
         """Grow to `slots` slots; a smaller number has no effect."""
         before = len(self.shares)

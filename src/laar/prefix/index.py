@@ -124,11 +124,12 @@ class Receipt:
 
 
 class Kept(NamedTuple):
-    """A use as returned by `PrefixIndex.dump`: its slot, depth in the prompt, and blocks."""
+    """A use as returned by `PrefixIndex.dump`: its slot, depth in the prompt, blocks, and age."""
 
     slot: int
     start: int
     hashes: array[int]
+    age_s: float
 
 
 class Cut(NamedTuple):
@@ -333,7 +334,7 @@ class PrefixIndex:
             if start >= count or hashes[start] != use.hashes[0]:
                 yield use.hashes[-1], ENDS[start + len(use.hashes)] - ENDS[start]
 
-    def dump(self, max_blocks: int) -> Callable[[], list[Kept]]:
+    def dump(self, max_blocks: int, now: float) -> Callable[[], list[Kept]]:
         """Return a function that returns the latest uses, for any thread.
 
         They are those of all slots, the oldest first, up to `max_blocks` in total. Claims are
@@ -350,13 +351,13 @@ class PrefixIndex:
                 left -= len(hashes)
                 if left < 0:
                     break
-                kept.append(Kept(slot, start, hashes))
+                kept.append(Kept(slot, start, hashes, now - use.at))
             kept.reverse()
             return kept
 
         return latest
 
-    def restore(self, uses: Iterable[Kept]) -> int:
+    def restore(self, uses: Iterable[Kept], now: float) -> int:
         """Restore a result of `dump` into an empty index; return the number of uses.
 
         Inconsistent parts are skipped: they may come from a different version, or a file.
@@ -370,7 +371,7 @@ class PrefixIndex:
             if self._enter(use)
         ]
         for _, use in sorted(kept):
-            self._take_up(use)
+            self._take_up(use, now)
         for cache in self._caches:
             self._fit(cache)
         return len(kept)
@@ -387,11 +388,11 @@ class PrefixIndex:
         self._segments.tag(bit, use.hashes, 0, 0)
         return True
 
-    def _take_up(self, kept: Kept) -> None:
+    def _take_up(self, kept: Kept, now: float) -> None:
         self._stamp += 1
         end, cache = len(kept.hashes), self._caches[kept.slot]
         stamp, start = self._stamp, kept.start
-        use = _Use(kept.hashes, stamp, stamp, self.now, start + end, stamp, start)
+        use = _Use(kept.hashes, stamp, stamp, now - kept.age_s, start + end, stamp, start)
         cache.by_head[kept.hashes[0]] = cache.by_age[use.stamp] = use
         self.uses += 1
         self._use_blocks += end

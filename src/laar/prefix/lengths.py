@@ -22,11 +22,13 @@ bytes of UTF-8, as in `laar.prefix.blocks`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
 from laar.latest import Latest
 
@@ -56,6 +58,7 @@ _WINDOWS, _WINDOW_BYTES = 12, 128
 _LEAST, _MOST = 0.05, 5.0  # tokens per byte
 _MOST_OF_IMAGE = 20_000.0  # tokens
 _MOST_SPREADS = 3.0  # cap on a report's error, in standard deviations
+_LARGEST = 1e6  # weight, or its variance
 _RENEWAL = 0.005  # share of the initial uncertainty added with each report, as traffic changes
 
 Floats = npt.NDArray[np.float64]
@@ -153,13 +156,32 @@ class _Weights:
         self._unsure += _RENEWAL * (_UNSURE - self._unsure)
         self.of_counts = self._weights @ _FEATURES
 
+    def state(self) -> list[list[float]]:
+        """Return the weights and, row by row, their covariance."""
+        return [self._weights.tolist(), *self._unsure.tolist()]
 
-class _Known(NamedTuple):
+    def restore(self, rows: object) -> bool:
+        """Restore a result of `state`; if it is invalid, change nothing and return False."""
+        try:
+            own: Floats = np.array(rows, np.float64)
+        except (TypeError, ValueError, OverflowError):
+            return False
+        size = len(_FIRST)
+        if own.shape != (size + 1, size) or not (np.abs(own) < _LARGEST).all():
+            return False
+        if np.linalg.eigvalsh(own[1:]).min() < -1e-9:  # not a covariance
+            return False
+        self._weights, self._unsure = own[0], own[1:]
+        self.of_counts = self._weights @ _FEATURES
+        return True
+
+
+class Known(NamedTuple):
     """A prompt whose tokens were reported: its length, and the tokens that were expected."""
 
-    tokens: float
-    expected: float
-    total_bytes: int
+    tokens: Annotated[float, Meta(gt=0, lt=1e9)]
+    expected: Annotated[float, Meta(gt=0, lt=1e9)]
+    total_bytes: Annotated[int, Meta(gt=0)]
 
 
 class Weighed(NamedTuple):
@@ -170,7 +192,7 @@ class Weighed(NamedTuple):
         counts: character counts of the rest, by the known part's length in bytes.
     """
 
-    known: Mapping[str, _Known]
+    known: Mapping[str, Known]
     counts: Mapping[int, Floats]
 
 
@@ -178,7 +200,7 @@ class PromptLengths:
     """Estimates and learns prompt lengths in tokens."""
 
     def __init__(self) -> None:
-        self._known: Latest[int, dict[str, _Known]] = Latest(MAX_KNOWN)
+        self._known: Latest[int, dict[str, Known]] = Latest(MAX_KNOWN)
         self._models: dict[str, _Weights] = {}
 
     def estimate(self, chain: Chain, text: bytes, models: Sequence[str], guess: Floats) -> Floats:
@@ -234,13 +256,32 @@ class PromptLengths:
         expected = max(expected + float(weights.of_counts @ counts), _LEAST * total)
         if len(chain):
             end = chain.hashes[-1]
-            known = self._known[end] = self._known.get(end, {})
+            known = self._known.get(end, {})
             if len(known) < 8 or model in known:
-                known[model] = _Known(reported, expected, total)
+                self._known[end] = {**known, model: Known(reported, expected, total)}
         if reported - before >= max(1.0, _LEAST * (total - known_bytes)):
             weights.learn(counts, reported - before)
 
-    def _nearest(self, chain: Chain) -> Mapping[str, _Known]:
+    def known(self) -> list[tuple[int, dict[str, Known]]]:
+        """Return the reported lengths of prompts, by the hash of each."""
+        return list(self._known.items())
+
+    def restore_known(self, known: Iterable[tuple[int, dict[str, Known]]]) -> None:
+        """Restore a result of `known`, with hashes made with the same secret."""
+        self._known.update(known)
+
+    def state(self) -> dict[str, list[list[float]]]:
+        """Return the weights of models, as plain JSON types."""
+        return {name: weights.state() for name, weights in self._models.items()}
+
+    def restore(self, state: object) -> None:
+        """Restore a result of `state`; skip invalid parts."""
+        for name, rows in islice(state.items(), MAX_MODELS) if isinstance(state, dict) else ():
+            weights = _Weights()
+            if weights.restore(rows):
+                self._models[name] = weights
+
+    def _nearest(self, chain: Chain) -> Mapping[str, Known]:
         """Return the longest part of a prompt whose tokens are known."""
         for hash_ in chain.hashes[: -1 - MAX_LOOK : -1]:
             if found := self._known.get(hash_):

@@ -31,7 +31,8 @@ class Tiers:
 
     def __init__(self) -> None:
         self._behind: dict[int, dict[int, int]] = {}  # tiers by slot and block, except tier 0
-        self._paces: dict[int, float] = {}
+        self.paces: dict[int, float] = {}
+        """The learned factor on the time of fetching, by slot."""
 
     def __bool__(self) -> bool:
         return bool(self._behind)
@@ -48,7 +49,7 @@ class Tiers:
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed."""
         self._behind.pop(slot, None)
-        self._paces.pop(slot, None)
+        self.paces.pop(slot, None)
 
     def fetched(self, slot: int, blocks: array[int], found: int) -> float:
         """Return how many blocks could be computed in the time it takes to fetch the slower copies.
@@ -68,7 +69,7 @@ class Tiers:
         host = bisect_left(range(found), HOST, key=tier)
         far = bisect_left(range(found), FAR, lo=host, key=tier)
         worth = _SHARES[0] * (far - host) + _SHARES[1] * (found - far)
-        return worth * self._paces.get(slot, 1.0)
+        return worth * self.paces.get(slot, 1.0)
 
     def learn(self, slot: int, ratio: float, weight: float) -> None:
         """Learn from a prompt whose fetching took `ratio` times as long as expected.
@@ -78,6 +79,6 @@ class Tiers:
             ratio: actual seconds / expected seconds.
             weight: expected share of the time that is spent fetching, in 0..1.
         """
-        pace = self._paces.get(slot, 1.0)
+        pace = self.paces.get(slot, 1.0)
         seen = min(_MOST, max(_LEAST, pace * ratio))
-        self._paces[slot] = pace + _GAIN * weight * (seen - pace)
+        self.paces[slot] = pace + _GAIN * weight * (seen - pace)

@@ -16,8 +16,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from laar.core.away import MAX_MODELS, MAX_OTHERS, Away
+from laar.prefix.beliefs import Shown
 from laar.prefix.density import Density
 from laar.prefix.index import Kept
+from laar.prefix.lengths import MAX_KNOWN, Known
 from laar.sharing.records import Amount, Hashes, Moved, Text, from_bytes, to_bytes, valid
 from laar.sharing.sharing import Sharing
 
@@ -33,7 +35,7 @@ MAX_STORED = 8192
 one; the latest responses are kept."""
 
 MAX_NAMES = MAX_MODELS + MAX_OTHERS
-"""Maximum number of model names that are restored."""
+"""Maximum number of model names that are restored, and of endpoints and tenants."""
 
 MAX_SNAPSHOT_BYTES = 64 << 20
 
@@ -41,13 +43,14 @@ MAX_SNAPSHOT_BYTES = 64 << 20
 class _Use(Struct, array_like=True):
     """A prompt at an endpoint, as in `laar.prefix.index.Kept`, and its end.
 
-    Earlier versions saved the proven part instead of the end, and a fifth field.
+    Earlier versions saved the proven part instead of the end, and no age, or a list.
     """
 
     address: Text
     start: int
     end: int
     hashes: Hashes
+    age_s: Amount | list[int] = 0.0
 
 
 class _Sizes(NamedTuple):
@@ -56,6 +59,9 @@ class _Sizes(NamedTuple):
     bytes_per_token: Annotated[float, Meta(ge=0.25, le=16)]
     rooms_bytes: dict[Text, Annotated[int, Meta(ge=0, le=1 << 50)]]
 
+
+_Length = tuple[Annotated[int, Meta(ge=0)], Annotated[dict[Text, Known], Meta(max_length=8)]]
+"""The hash of a prompt, and its length by model."""
 
 _Name = tuple[Text, Text, tuple[Text, ...], Amount]
 """A model's name, its first name, its pools, and the seconds since it was served, as in `Away`."""
@@ -80,25 +86,32 @@ def snapshot(
     table = director.table
     addresses = {slot: table.spec(slot).key for slot in table.active.tolist()}
     uses: Callable[[], list[Kept]] = list
-    sizes: _Sizes | None = None
+    learned: dict[str, Any] = {}
     if sharing.prefixes is not None:
         beliefs = sharing.prefixes.beliefs
-        uses = beliefs.index.dump(MAX_BLOCKS)
+        uses = beliefs.index.dump(MAX_BLOCKS, now)
         rooms_bytes = beliefs.index.room_bytes.tolist()
-        sizes = _Sizes(
-            beliefs.density.mean,
-            {address: rooms_bytes[at] for at, address in addresses.items()},
-        )
-    document: dict[str, Any] = {
+        learned = {
+            "sizes": _Sizes(
+                beliefs.density.mean,
+                {address: rooms_bytes[at] for at, address in addresses.items()},
+            ),
+            "shown": [(address, beliefs.state(slot)) for slot, address in addresses.items()],
+            "evictions": beliefs.evictions.state(now),
+            "known": beliefs.lengths.known(),
+            "lengths": beliefs.lengths.state(),
+        }
+    document: dict[str, Any] = learned | {
         "v": SCHEMA,
         "at_s": sharing.wall_clock(),
         "ns": sharing.settings.namespace,
         "key_id": sharing.key_id,
         "place": place,
-        "sizes": sizes,
         "stored": director.stored.latest(MAX_STORED),
         "names": table.away.state(table.specs(), now),
         "engines": director.engines.state(),
+        "retrying": [(tenant, *seen) for tenant, seen in director.retrying.seen.items()],
+        "adapters": [(at, director.adapters.state(slot)) for slot, at in addresses.items()],
     }
     orders = sharing.orders.latest() if sharing.orders is not None else iter(())
     if with_key:
@@ -109,8 +122,8 @@ def snapshot(
             # Serialized first: outcomes received after `place` was read will be counted twice.
             document["outcomes"] = online.state(now)
         kept = (
-            _Use(addresses[at], start, start + len(hashes), to_bytes(hashes))
-            for at, start, hashes in uses()
+            _Use(addresses[at], start, start + len(hashes), to_bytes(hashes), round(age_s, 1))
+            for at, start, hashes, age_s in uses()
             if at in addresses
         )
         # In pieces: while one is encoded, no other thread runs.
@@ -158,33 +171,49 @@ def restore(sharing: Sharing, document: dict[str, Any], now: float) -> int:
     Prompts are restored only if they were hashed with the same key.
     """
     director = sharing.director
+    slot_of = director.table.slot  # -1 for an endpoint that is unknown here
+
+    def each(name: str, kind: Any, most: int = MAX_NAMES) -> Iterator[Any]:
+        return islice(valid(document.get(name), kind), most)
+
+    made_at_s, now_s = document.get("at_s"), sharing.wall_clock()
+    # Outcomes, names and prompts age even while no picker runs.
+    then = now - (max(0.0, now_s - made_at_s) if isinstance(made_at_s, float) else 0.0)
     kept = 0
     same_key = document.get("key_id") == sharing.key_id
     if same_key and sharing.orders is not None:
-        for turn in islice(valid(document.get("orders"), Moved), MAX_STORED):
+        for turn in each("orders", Moved, MAX_STORED):
             sharing.orders.put(turn.key, turn.changes)
-    if sharing.prefixes is not None and same_key:
+    if sharing.prefixes is not None:
         beliefs = sharing.prefixes.beliefs
-        # Make room for the prompts: engines report their cache sizes only after the start.
-        for sizes in valid([] if beliefs.index.uses else [document.get("sizes")], _Sizes):
-            beliefs.density = Density(sizes.bytes_per_token)
-            for address, room_bytes in sizes.rooms_bytes.items():
-                if (slot := director.table.slot(address)) >= 0:
-                    beliefs.index.set_capacity(slot, room_bytes)
-        kept = beliefs.index.restore(_uses(sharing, document.get("uses")))
-    stored = valid(document.get("stored"), tuple[Text, Text, Text])
-    for object_id, address, session in islice(stored, MAX_STORED):
+        if same_key:
+            # Make room for the prompts: engines report their cache sizes only after the start.
+            for sizes in valid([] if beliefs.index.uses else [document.get("sizes")], _Sizes):
+                beliefs.density = Density(sizes.bytes_per_token)
+                for address, room_bytes in sizes.rooms_bytes.items():
+                    if (slot := slot_of(address)) >= 0:
+                        beliefs.index.set_capacity(slot, room_bytes)
+            kept = beliefs.index.restore(_uses(sharing, document.get("uses")), then)
+            beliefs.lengths.restore_known(each("known", _Length, MAX_KNOWN))
+        for address, shown in each("shown", tuple[Text, Shown]):
+            if (slot := slot_of(address)) >= 0:
+                beliefs.restore(slot, shown)
+        beliefs.evictions.restore(each("evictions", tuple[Amount, Amount, Amount]), then)
+        beliefs.lengths.restore(document.get("lengths"))
+    for object_id, address, session in each("stored", tuple[Text, Text, Text], MAX_STORED):
         director.stored.heard(object_id, address, session)
-    director.engines.restore(document.get("engines"))
-    made_at_s, now_s = document.get("at_s"), sharing.wall_clock()
-    # Outcomes and names fade even while no picker runs.
-    away_s = max(0.0, now_s - made_at_s) if isinstance(made_at_s, float) else 0.0
-    for name, model, pools, age_s in islice(valid(document.get("names"), _Name), MAX_NAMES):
-        director.table.away.hear(Away(name, model, pools, now - age_s - away_s), now)
+    director.engines.restore(document.get("engines"), now)
+    for tenant, wrong, again in each("retrying", tuple[Text, Amount, Amount]):
+        director.retrying.seen[tenant] = wrong, again
+    for address, adapters in each("adapters", tuple[Text, tuple[Text, ...]]):
+        if (slot := slot_of(address)) >= 0:
+            director.adapters.restore(slot, adapters)
+    for name, model, pools, age_s in each("names", _Name):
+        director.table.away.hear(Away(name, model, pools, then - age_s), now)
     # A picker that learned alone while the store was unreachable keeps what it learned; one that
     # has just started may have received a few outcomes before its own file was read.
     if (online := sharing.online) is not None and (sharing.outbox.closed or not online.cells):
-        online.restore(document.get("outcomes"), now, away_s=away_s)
+        online.restore(document.get("outcomes"), now, away_s=now - then)
     return kept
 
 
@@ -193,7 +222,8 @@ def _uses(sharing: Sharing, entries: object) -> Iterator[Kept]:
     for use in islice(valid(entries, _Use), MAX_BLOCKS):
         slot = table.slot(use.address)
         if slot >= 0 and len(use.hashes) % 8 == 0:
-            yield Kept(slot, use.start, from_bytes(use.hashes))
+            age_s = use.age_s if isinstance(use.age_s, float) else 0.0
+            yield Kept(slot, use.start, from_bytes(use.hashes), age_s)
 
 
 def _digest(body: bytes) -> bytes:
