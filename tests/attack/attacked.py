@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -16,6 +17,7 @@ import orjson
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
 
 from laar.core.membership import POOL_LABEL
+from laar.envoy.options import MESSAGE_TIMEOUT_S
 from support import eventually
 
 Test = Callable[..., Any]
@@ -296,6 +298,15 @@ def one_pool(bootstrap: dict[str, object]) -> None:
         route["metadata"] = {"filter_metadata": {"laar": {"pool": "a"}}}
 
 
+def patient(bootstrap: dict[str, object]) -> None:
+    """Let Envoy also wait for a picker that a busy machine delays."""
+    one_pool(bootstrap)
+    timeout = f'"message_timeout": "{MESSAGE_TIMEOUT_S}s"'
+    text = json.dumps(bootstrap)
+    assert timeout in text
+    bootstrap |= json.loads(text.replace(timeout, f'"message_timeout": "{ANSWER_S:g}s"'))
+
+
 @asynccontextmanager
 async def attacked(shape: str, **plan: Any) -> AsyncIterator[Attacked]:
     """Run a system with three engines in the clients' pool, and one in another."""
@@ -313,7 +324,7 @@ async def attacked(shape: str, **plan: Any) -> AsyncIterator[Attacked]:
         labels=({POOL_LABEL: "a"},) * OWN + ({POOL_LABEL: "b"},),
         shape=shape,
         engines=None,
-        change=one_pool,
+        change=plan.pop("change", one_pool),
         settings={"bodies": {"max_held_bytes": HELD_BYTES}, **plan.pop("settings", {})},
         **plan,
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from attacked import Attacked, Judge, attacked
+from attacked import Attacked, Judge, attacked, one_pool, patient
 
 from support import eventually
 
@@ -23,7 +23,9 @@ async def stand(request: pytest.FixtureRequest, envoy_binary: Path) -> AsyncIter
     shape, transport = request.param, "own"
     if shape == "on grpc.aio":
         shape, transport = "standalone", "grpc"
-    async with attacked(shape, settings={"listen": {"transport": transport}}) as found:
+    shape, _, waits = shape.partition(", ")
+    settings = {"listen": {"transport": transport}}
+    async with attacked(shape, settings=settings, change=patient if waits else one_pool) as found:
         yield found
 
 

@@ -7,7 +7,13 @@ import json
 import pytest
 from attacked import MODEL, PATH, Attacked, Judge, chat, each_case
 
-pytestmark = [pytest.mark.envoy, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [
+    pytest.mark.envoy,
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.parametrize(
+        "stand", ["standalone, patient", "gateway, patient"], indirect=True, scope="session"
+    ),
+]
 
 MESSAGES = b'"messages":[{"role":"user","content":"x"}]'
 
