@@ -2,17 +2,14 @@
 
 import random
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_director import request
 
-from laar.accuracy.assessor import Assessment, PlainAssessor
 from laar.core.comparison import Comparison
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion
-from laar.core.membership import EndpointSpec
 from laar.core.policy import Policy
 from laar.policies import POLICY_NAMES, build_policies
 from laar.prefix.beliefs import PrefixBeliefs
@@ -95,25 +92,6 @@ def test_a_share_of_the_decisions_is_compared():
     d, made = decisions(named("least-loaded"), share=0.25, count=400)
     assert 60 < d.comparison.counts.total() < 140
     assert d.comparison.counts.total() == sum(of.flight.compared is not None for of in made)
-
-
-def test_an_artifact_may_be_compared():
-    class Other(PlainAssessor):
-        def assess(self, request, models, tried, now):
-            known: Assessment = super().assess(request, models, tried, now)
-            known.probability = np.array([0.1 if model == "good" else 0.9 for model in models])
-            return known
-
-    specs = [
-        EndpointSpec(address=ADDRESSES[0], models=("good", "both")),
-        EndpointSpec(address=ADDRESSES[1], models=("bad", "both")),
-    ]
-    d = director_of(*specs)
-    d.comparison = Comparison(
-        policy=d.policies["laar"], share=1.0, rng=random.Random(1), assessor=Other()
-    )
-    found = d.decide(request("both"), 0.0).flight.compared
-    assert found.slot == d.table.slot(ADDRESSES[1])
 
 
 def test_requests_without_a_choice_are_not_compared():

@@ -39,7 +39,6 @@ OTHER: dict[str, Any] = {
     "routing.max_waiting": 7,
     "routing.tpot_objectives_s": {"m": 0.5},
     "accuracy.capability": "capability.json",
-    "accuracy.compare": "capability.json",
     "accuracy.outcomes_token_file": "token",
     "prefix.max_bytes": 1 << 20,
     "readings.scrape_interval_s": 7,

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 from laar.core.decision import Compared, Decision
 from laar.core.eligible import Eligible, prefer
-from laar.core.endpoints import EndpointTable
 from laar.core.exploring import EXPLORE
-from laar.core.interfaces import Assessor, View
+from laar.core.interfaces import View
 from laar.core.picker import NEAR_TIE
 from laar.core.policy import Policy
 
@@ -28,25 +27,23 @@ class Comparison:
         policy: the other policy.
         share: share of the decisions to compare.
         rng: draws them, and is the random source of the other policy.
-        assessor: estimates P(correct) for the other policy; None to use the view's.
     """
 
     policy: Policy
     share: float
     rng: random.Random
-    assessor: Assessor | None = None
 
     def __post_init__(self) -> None:
         self.counts = Counter(same=0, other=0, failed=0)
         self.seconds = dict.fromkeys(("serving", "compared"), 0.0)
         """Sums of `Compared.more_s` and of `Compared.saved_s`."""
 
-    def observe(self, decision: Decision, table: EndpointTable) -> None:
+    def observe(self, decision: Decision) -> None:
         """Compare a new decision, before its request counts as load, if it is drawn."""
         if self.rng.random() >= self.share:
             return
         try:
-            found = self.compare(decision, table)
+            found = self.compare(decision)
         except Exception:  # noqa: BLE001 - the request must not notice
             self.counts["failed"] += 1
             return
@@ -56,7 +53,7 @@ class Comparison:
             self.seconds["serving"] += max(found.more_s or 0.0, 0.0)
             self.seconds["compared"] += max(found.saved_s or 0.0, 0.0)
 
-    def compare(self, decision: Decision, table: EndpointTable) -> Compared | None:
+    def compare(self, decision: Decision) -> Compared | None:
         """Return what the other policy would choose; None if no policy had a choice.
 
         Raises:
@@ -66,7 +63,7 @@ class Comparison:
         forced = decision.trial or decision.reason == EXPLORE
         if view is None or forced or len(view.slots) < 2:
             return None
-        other = self._view(view, decision, table)
+        other = self._view(view)
         masks: Eligible = {c: mask for c, mask in decision.eligible.items() if c != "policy"}
         if (kept := self.policy.keep(other)) is not None:
             prefer(masks, "policy", kept)
@@ -87,18 +84,11 @@ class Comparison:
             saved_s=None if other.terms is None else _seconds(other, served, at),
         )
 
-    def _view(self, view: View, decision: Decision, table: EndpointTable) -> View:
+    def _view(self, view: View) -> View:
         other = copy(view)
         other.apart, other.pulls = copy(view.apart), copy(view.pulls)  # a scorer writes to them
         other.rng, other.terms = self.rng, None
         other.reason, other.faults = "", ()
-        if self.assessor is not None:
-            model_id = view.model_id
-            known = self.assessor.assess(
-                decision.request, table.judged, decision.tried[:-1], decision.now
-            )
-            other.probability = known.probability[model_id]
-            other.published = None if known.published is None else known.published[model_id]
         return other
 
 

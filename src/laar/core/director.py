@@ -123,7 +123,7 @@ class Director(Chooser):
                 self.table.away.missed(request)
             raise
         if self.comparison is not None:
-            self.comparison.observe(decision, self.table)
+            self.comparison.observe(decision)
         view, flight = decision.view, decision.flight
         if request.retries and not request.shadow:
             self.companions.begin(decision)

@@ -17,7 +17,6 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import TYPE_CHECKING
 
-from laar.accuracy.assessor import CapabilityAssessor, read_capability
 from laar.accuracy.capability import CapabilityModel
 from laar.core.comparison import Comparison
 from laar.core.decision import Completion, Decision
@@ -91,8 +90,6 @@ class Picker:
         """Returns the endpoints that may serve an API route, if the name leaves a choice."""
         self.director = self._director()
         self.director.engines.reassess(self.learning.assessor.capability.speed)
-        other = settings.accuracy.compare
-        self._other_assessor = CapabilityAssessor(read_capability(other)) if other else None
         self._compare()
         self.admission: Admission | None = None
         flow = settings.flow
@@ -248,12 +245,11 @@ class Picker:
         """Begin to compare decisions with those of the policy in the settings, if there is one."""
         routing, director = self.settings.routing, self.director
         director.comparison = None
-        if routing.compare_share and (routing.compare or self._other_assessor):
+        if routing.compare and routing.compare_share:
             director.comparison = Comparison(
-                policy=director.policies[routing.compare or routing.director.policy],
+                policy=director.policies[routing.compare],
                 share=routing.compare_share,
                 rng=random.Random(self.rng.getrandbits(40)),
-                assessor=self._other_assessor,
             )
 
     def _sharer(self, snapshot: Path | None) -> Sharer | None:

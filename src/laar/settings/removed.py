@@ -32,6 +32,7 @@ REMOVED_IN_0_3 = {
     "tuner.window": "`laar tune --window`",
 }
 REMOVED_IN_0_4 = {
+    "accuracy.compare": "a second picker with the artifact and `routing.mode: shadow`",
     "accuracy.online": "delete it; outcomes are learned from whoever has the token to report them",
     "accuracy.tasks": "delete it; clients may name any task",
     "context.routes[].relabel": "delete it; numbered documents move where ids can replace numbers",

@@ -58,7 +58,7 @@ class Routing(Section):
     """Name of a policy to evaluate beside the one that serves, for a share of the requests. It
     chooses nothing: the decision log, `laar_compared_total` and the live page report how often it
     would choose another endpoint, and the seconds between the two. For other weights, compose a
-    policy with the scorer `laar`. Empty: none, unless `accuracy.compare` names an artifact."""
+    policy with the scorer `laar`. Empty: none."""
     compare_share: Annotated[float, Ge(0), Le(1)] = 0.1
     """Share of the requests for which it is evaluated, which takes as long as their decision."""
 
@@ -158,9 +158,6 @@ class Accuracy(Section):
     """Artifact from `laar fit` or `laar calibrate`, reloaded whenever it changes. Without it, every
     model is assumed equally good until outcomes are reported and equally fast until answers show
     its speed: laar routes by cache, queue and round trip."""
-    compare: Path | None = None
-    """Artifact of the policy that `routing.compare` names; without that setting, of the serving
-    policy, which is then compared with itself. Reported outcomes do not correct it."""
     outcomes_token_file: Path | None = None
     """File with the bearer token required to report outcomes; a file because /config shows the
     settings. Without it, outcomes are accepted only on loopback."""

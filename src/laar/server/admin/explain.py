@@ -95,7 +95,7 @@ def explain(picker: Picker, request: CoreRequest) -> dict[str, object]:
     director = picker.director
     decision = director.choose(request, now)
     if (comparison := director.comparison) is not None:
-        compared = director.degraded.attempt("watching", comparison.compare, decision, picker.table)
+        compared = director.degraded.attempt("watching", comparison.compare, decision)
         decision.flight.compared = compared
     shown = memory.explained(memory.record(decision))
     if (view := decision.view) is not None:
