@@ -162,6 +162,7 @@ class _Seen:
             "hit_rate": self.cached_tokens / self.prompt_tokens,
             "busiest": float(np.mean(self.busiest)),
             "failed": self.failed / total,
+            "requests": float(total),
         }
 
 
