@@ -16,6 +16,8 @@ import difflib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from laar.faults import Fault
+
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
@@ -31,10 +33,13 @@ class SettingError(LaarError):
         text: what is wrong and what to do.
         setting: path of the invalid setting, such as ``listen.tls.key``; prefixed to the text.
             `laar.settings.Loaded` prefixes the file and the line.
+        fault: the kind of fault, whose remedy follows the text.
     """
 
-    def __init__(self, text: str, *, setting: str = "") -> None:
-        super().__init__(f"{setting}: {text}" if setting else text)
+    def __init__(self, text: str, *, setting: str = "", fault: Fault | None = None) -> None:
+        self.what = f"{setting}: {text}" if setting else text
+        """The error without its fault's remedy."""
+        super().__init__(self.what if fault is None else f"{self.what}; {fault.fix}")
         self.setting = setting
 
 

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from laar.cli import app
 from laar.errors import SettingError
+from laar.faults import Fault
 from laar.server.checking import faults
 from laar.server.runner import Runner
 from laar.settings import load
@@ -129,15 +130,13 @@ WRONG = [
         "no artifact",
         "accuracy:\n  capability: no.json",
         "no.json is not a file",
-        "laar fit",
+        Fault.ARTIFACT.fix,
         line=2,
     ),
     Wrong("old artifact", "accuracy:\n  capability: old.json", "artifact_schema 99", line=2),
-    Wrong(
-        "viewers", "decisions:\n  viewers_token_file: none", "openssl rand", "No such file", line=2
-    ),
-    Wrong("token", "accuracy:\n  outcomes_token_file: short.token", "has no token", "rand", line=2),
-    Wrong("certificate", "listen:\n  tls: {certificate: no.pem, key: no.pem}", "no.pem", line=2),
+    Wrong("viewers", "decisions:\n  viewers_token_file: none", Fault.TOKENS.fix, line=2),
+    Wrong("token", "accuracy:\n  outcomes_token_file: short.token", Fault.TOKENS.fix, line=2),
+    Wrong("certificate", "listen:\n  tls: {certificate: no, key: no}", Fault.TLS.fix, line=2),
     Wrong(
         "not PEM",
         "listen:\n  tls: {certificate: not.pem, key: not.pem}",
@@ -145,9 +144,9 @@ WRONG = [
         line=2,
     ),
     Wrong("half TLS", "listen:\n  tls: {certificate: not.pem}", "belong together", line=2),
-    Wrong("EDS", "envoy:\n  eds_file: file/run/e.json", "file", "mkdir -p", line=2),
-    Wrong("log", "decisions:\n  log: no/d.jsonl", "is not a directory", "mkdir -p", line=2),
-    Wrong("snapshot", "share:\n  snapshot_file: no/s", "is not a directory", "mkdir -p", line=2),
+    Wrong("EDS", "envoy:\n  eds_file: file/run/e.json", "file", Fault.EDS.fix, line=2),
+    Wrong("log", "decisions:\n  log: no/d.jsonl", Fault.DECISION_LOG.fix, line=2),
+    Wrong("snapshot", "share:\n  snapshot_file: no/s", Fault.SNAPSHOT.fix, line=2),
     Wrong("directory", "share:\n  snapshot_file: .", "is a directory; name a file", line=2),
     # ports
     Wrong("taken", "listen:\n  admin: 127.0.0.1:TAKEN", "listen.admin", "choose another", line=2),

@@ -16,6 +16,7 @@ from aiohttp.test_utils import TestServer
 
 from laar.core.endpoints import Reading
 from laar.core.membership import EndpointSpec, Served
+from laar.faults import Fault
 from laar.prefix.tokens import Stored
 
 
@@ -53,7 +54,8 @@ class Recorder:
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
         self.round_trips.append((address, rtt_s, now))
 
-    def problem(self, source: str, message: str | None) -> None:
+    def problem(self, fault: Fault, message: str | None, name: str = "") -> None:
+        source = f"{fault} {name}".rstrip()
         if not message:  # None or `GONE`
             self.problems.pop(source, None)
         else:

@@ -477,7 +477,7 @@ async def test_a_repeated_unreadable_batch_is_a_problem_until_one_can_be_read(
     await until(lambda: removals() == 2)
     assert (
         "does not replay missed events: DecodeError"
-        in recorder.problems["kv-events-replay 127.0.0.1:8000"]
+        in recorder.problems["kv-events 127.0.0.1:8000 replay"]
     )
     replay.kept = [(3, removal(3))]
     engine.number = 4
@@ -498,7 +498,7 @@ async def test_batches_after_an_unreadable_one_are_taken_from_a_replay(
     await until(lambda: heard(replay, recorder) == expected)
     assert (
         "does not replay missed events: DecodeError"
-        in recorder.problems["kv-events-replay 127.0.0.1:8000"]
+        in recorder.problems["kv-events 127.0.0.1:8000 replay"]
     )
 
 
@@ -575,10 +575,7 @@ async def test_a_publisher_that_cannot_be_reached_is_a_problem_until_it_can(
     start(KvEvents(lambda: [spec(engine, str(port))], recorder).run())
     source = "kv-events 127.0.0.1:8000"
     await until(lambda: source in recorder.problems)
-    assert (
-        f"tcp://127.0.0.1:{port}, from the label laar.dev/kv-events, can't"
-        in (recorder.problems[source])
-    )
+    assert f"tcp://127.0.0.1:{port} (label laar.dev/kv-events) can't" in (recorder.problems[source])
     engine.socket.bind(f"tcp://127.0.0.1:{port}")
     await until(engine.subscribed)
     await until(lambda: recorder.problems == {})
@@ -632,7 +629,7 @@ async def test_an_unanswered_replay_is_a_problem(
     engine.number = 5
     engine.publish(REMOVED)
     await until(lambda: "removed" in kinds(recorder))
-    problem = recorder.problems["kv-events-replay 127.0.0.1:8000"]
+    problem = recorder.problems["kv-events 127.0.0.1:8000 replay"]
     assert "from the label laar.dev/kv-events-replay" in problem
     assert problem.endswith("timeout")
 

@@ -19,6 +19,7 @@ from laar.datalayer.discovery import look_at
 from laar.datalayer.endpoints_file import Endpoint
 from laar.datalayer.scrape import Scraper
 from laar.datalayer.visits import Visits
+from laar.faults import Fault
 from laar.telemetry.problems import Problems
 
 QUIET = SimpleNamespace(problem=lambda *_: None)
@@ -285,7 +286,7 @@ class Busy:
 class Visiting(Visits):
     """A collector whose visits call a function of the test."""
 
-    kind = "visit"
+    kind = Fault.PROBE
     headers: ClassVar = {}
 
     def __init__(self, visit: Any, specs: list[EndpointSpec], **options: Any) -> None:
@@ -320,7 +321,7 @@ async def test_an_unexpected_error_fails_only_its_own_visit(
 
     start(Visiting(visit, [spec("a:1"), spec("b:1")], sink=recorder).run())
     await until(lambda: min(seen["a:1"], seen["b:1"]) >= 3)
-    assert recorder.problems == {"visit a:1": "failed with ZeroDivisionError; see the log"}
+    assert recorder.problems == {"probe a:1": "failed with ZeroDivisionError; see the log"}
     assert [record.exc_info is not None for record in caplog.records] == [True]
 
 

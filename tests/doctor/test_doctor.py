@@ -21,8 +21,10 @@ from laar.doctor.envoy import override_of
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
 from laar.errors import LaarError
+from laar.faults import Fault
 from laar.server.runner import Runner
 from laar.settings import load
+from laar.telemetry.problems import Problems
 from support import eventually, free_port
 from support.bootstraps import rendered
 
@@ -86,7 +88,7 @@ async def test_a_healthy_endpoint_is_ok_and_a_faulty_one_gets_a_fix(tmp_path):
         _, found = await examine(given)
     by_address = {finding.where.removeprefix("endpoint "): finding for finding in found}
     assert by_address[good].level is Level.OK
-    assert by_address[other].remedy.endswith("start vLLM with --served-model-name a")
+    assert by_address[other].remedy == Fault.MODELS.fix
     assert by_address[other].level is Level.ERROR
     assert "does not list a, but b" in by_address[other].what
     assert by_address[mute].level is Level.WARNING
@@ -94,7 +96,8 @@ async def test_a_healthy_endpoint_is_ok_and_a_faulty_one_gets_a_fix(tmp_path):
     assert "/metrics answers 404" in by_address[bare].what
     assert by_address[gone].level is Level.ERROR
     assert re.search(r"no answer at .*/v1/models \(\w+ Cannot connect", by_address[gone].what)
-    assert "ca_file" in by_address[gone].remedy
+    assert by_address[gone].remedy == Fault.PROBE.fix
+    assert by_address[mute].remedy == by_address[bare].remedy == Fault.SCRAPE.fix
 
 
 async def test_a_sleeping_engine_is_not_an_error_and_gets_no_request(tmp_path):
@@ -147,13 +150,16 @@ async def test_pages_of_an_unknown_form_are_a_finding(tmp_path, routes, what):
     assert all(what in finding.what and len(finding.what) < 300 for finding in found.values())
 
 
+PROBLEMS = Problems()
+for each in Fault:
+    PROBLEMS.report(each, "what is wrong")
 FLEET = {
     "about": {"version": "0.0.1", "policy": "laar", "enforced": 0.25},
     "fleet": [
         {"endpoint": "10.0.0.1:1", "health": "ok"},
         {"endpoint": "10.0.0.2:1", "health": "stale"},
     ],
-    "problems": {"eds": "can't be written", "settings restart": "needed to apply listen.admin"},
+    "problems": PROBLEMS.shown(len(Fault)),
 }
 
 
@@ -175,8 +181,11 @@ async def test_problems_that_the_picker_reports_become_findings(tmp_path):
         _, found = await examine(given, picker=f"http://{address}")
     texts = [f"{finding.level}: {finding.what}" for finding in found]
     assert any("runs laar 0.0.1" in text for text in texts)
-    assert "error: eds: can't be written" in texts
-    assert "warning: settings restart: needed to apply listen.admin" in texts
+    by_what = {finding.what: finding for finding in found}
+    for fault in Fault:
+        about = by_what[f"{fault}: what is wrong"]
+        assert about.remedy == fault.fix
+        assert (about.level is Level.WARNING) == (fault is Fault.RESTART)
     assert any(text.startswith("warning: enforces 25%") for text in texts)
     assert any("2 of 4 requests were code tasks in ja up to 8192 tokens" in text for text in texts)
     assert any("1 of 4 decisions are degraded" in text for text in texts)

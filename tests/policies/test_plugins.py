@@ -248,7 +248,7 @@ def test_a_failing_part_is_reported_with_its_line_and_without_the_prompt(tmp_pat
     body = b'{"model": "m", "messages": [{"role": "user", "content": "a secret"}]}'
     told: Any = explain(picker, read_request(picker, body, {}))
     assert "A scorer of the policy failed" in told["sentence"]
-    message = picker.problems["scorer broken"]
+    message = picker.problems["degraded scorer broken"]
     assert "KeyError at " in message
     assert "parts.py:" in message
     assert "secret" not in str(dict(picker.problems))

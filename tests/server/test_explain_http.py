@@ -9,6 +9,7 @@ from watching import PROMPT, ask, read, settle, watched_picker
 from laar.cli.explain import explain_live
 from laar.core.membership import POOL_LABEL, EndpointSpec
 from laar.errors import LaarError
+from laar.faults import Fault
 from laar.server.admin import explain as explaining
 from support import eventually
 
@@ -299,11 +300,11 @@ async def test_a_token_that_is_replaced_in_its_file_is_replaced_in_the_picker(
 
         assert await asked("that-leaked") == (200, 200)
         files["viewers"].unlink()  # as happens while a volume is being mounted
-        await eventually(lambda: "token files" in problems, what="the problem")
+        await eventually(lambda: "tokens" in problems, what="the problem")
         assert await asked("that-leaked") == (200, 200)
         for name in ("outcomes", "viewers"):  # the missing file last, as it ends the problem
             files[name].write_text(f"{name}-anew")
-        await eventually(lambda: "token files" not in problems, what="the new tokens")
+        await eventually(lambda: "tokens" not in problems, what="the new tokens")
         assert await asked("anew") == (200, 200)
         assert await asked("that-leaked") == (401, 401)
 
@@ -336,10 +337,10 @@ async def test_frames_show_decisions_their_ends_and_problems(tmp_path, http, mon
         _, frame = await get(http, f"{url}/frame")
         assert [shown["id"] for shown in frame["decisions"]] == [decision.id]
         settle(runner, decision, ttft_s=0.75, cached_tokens=20, prompt_tokens=80)
-        runner.picker.problems.report("scrape 10.9.0.1:8000", "answered 500")
+        runner.picker.problems.report(Fault.SCRAPE, "answered 500", "10.9.0.1:8000")
         assert (await get(http, f"{url}/frame"))[1] == frame  # viewers share it
         monkeypatch.setattr("laar.server.admin.live_page.FRAME_S", 0.0)
         _, frame = await get(http, f"{url}/frame")
         assert frame["ttft_s"] == {"n": 1, "p50": 0.75, "p90": 0.75, "p99": 0.75}
         assert frame["predicted"]["cached_share"]["measured_p50"] == 0.25
-        assert frame["problems"] == {"scrape 10.9.0.1:8000": "answered 500"}
+        assert frame["problems"]["scrape 10.9.0.1:8000"]["message"] == "answered 500"

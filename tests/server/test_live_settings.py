@@ -133,11 +133,11 @@ async def test_a_change_that_needs_a_restart_is_reported_until_it_is_reverted(ga
     assert runner.picker.director.settings.max_waiting == 9
     assert shown["origins"]["routing.max_waiting"].startswith("laar.yaml:")
     assert shown["origins"]["routing.fallbacks"] == "default"
-    told = runner.picker.problems["settings restart"]
+    told = runner.picker.problems["restart"]
     assert f"listen.admin ({shown['origins']['listen.admin']})" in told
     gateway.change(listen={"admin": running})
     await eventually(lambda: metric(runner, PENDING) == 0, what="the restored setting")
-    assert "settings restart" not in runner.picker.problems
+    assert "restart" not in runner.picker.problems
     assert (await config(gateway, http))["pending_restart"] == {}
 
 

@@ -196,7 +196,8 @@ async def test_a_refused_mode_is_a_problem_until_it_is_accepted_or_gone(gateway,
     for _ in range(20):
         refused.note(now, happened=True)
         usual.note(now, happened=False)
-    await eventually(lambda: "m:fast: not used" in picker.problems.get("modes", ""), what="it")
+    await eventually(lambda: "modes engines" in picker.problems, what="it")
+    assert "m:fast: not used" in picker.problems["modes engines"]
     if way == "no mode":
         routing = picker.settings.routing.model_copy(update={"modes": {}})
         settings = picker.settings.model_copy(update={"routing": routing})
@@ -205,4 +206,4 @@ async def test_a_refused_mode_is_a_problem_until_it_is_accepted_or_gone(gateway,
         gateway.members(*((spec.address, "other") for spec in picker.table.specs()))
     else:
         habits["m:fast"] = usual
-    await eventually(lambda: "modes" not in picker.problems, what="its end")
+    await eventually(lambda: "modes engines" not in picker.problems, what="its end")

@@ -274,8 +274,8 @@ async def test_an_uncertain_speed_is_ignored_with_a_warning(gateway, http):
     runner = await picker(gateway)
     artifact(gateway.directory / "capability.json", {"a": 0.9, "b": 0.8}, spread=0.6 * C)
     problems = runner.picker.problems
-    await eventually(lambda: "accuracy.capability" in problems, what="the warning")
-    assert "gives a, b a us/token with a spread" in problems["accuracy.capability"]
+    await eventually(lambda: "artifact" in problems, what="the warning")
+    assert "gives a, b a us/token with a spread" in problems["artifact"]
     models = {m["model"]: m for m in orjson.loads(await get(gateway, http, "/models"))["models"]}
     assert models["a"]["seconds_per_token"]["measured"] is None
 
@@ -330,17 +330,15 @@ async def test_an_artifact_for_other_models_is_reported(gateway, http):
     runner = await picker(
         gateway, ("llama", "phi"), probabilities={"org/llama": 0.9, "org/phi": 0.8}
     )
-    told = runner.picker.problems["accuracy.capability"]
+    told = runner.picker.problems["artifact"]
     assert "org/llama, org/phi" in told
     assert "llama, phi" in told.replace("org/", "", 1)
     assert not runner.picker.learning.calibrated(runner.picker.table.models)
     artifact(gateway.directory / "capability.json", {"llama": 0.9})
-    await eventually(
-        lambda: "accuracy.capability" not in runner.picker.problems, what="a mended artifact"
-    )
+    await eventually(lambda: "artifact" not in runner.picker.problems, what="a mended artifact")
     assert runner.picker.learning.calibrated(runner.picker.table.models)
     gateway.members(("127.0.0.1:7", "mistral"))
     await eventually(
-        lambda: "mistral" in runner.picker.problems.get("accuracy.capability", ""),
+        lambda: "mistral" in runner.picker.problems.get("artifact", ""),
         what="a new fleet",
     )

@@ -7,6 +7,7 @@ import pytest
 from browser import missing, window
 from watching import PROMPT, ask, settle, watched_picker
 
+from laar.faults import Fault
 from support import eventually
 
 pytestmark = pytest.mark.skipif(
@@ -66,9 +67,9 @@ async def test_the_page_follows_the_picker_and_every_part_has_content(page):
     assert await page.run("return document.querySelectorAll('#list summary rect').length") >= 10
     assert await page.run("return document.querySelectorAll('#scatter circle').length") == 1
     assert not await page.run("return document.querySelector('#problems').checkVisibility()")
-    page.runner.picker.problems.report("scrape 10.9.0.1:8000", "answered 500")
+    page.runner.picker.problems.report(Fault.SCRAPE, "answered 500", "10.9.0.1:8000")
     await shows(page, "#problems", "answered 500")
-    page.runner.picker.problems.report("scrape 10.9.0.1:8000", None)
+    page.runner.picker.problems.report(Fault.SCRAPE, None, "10.9.0.1:8000")
     await eventually(
         lambda: page.run("return document.querySelector('#problems').hidden"), what="no problem"
     )

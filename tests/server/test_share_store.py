@@ -496,10 +496,10 @@ async def test_a_snapshot_that_cannot_be_written_is_a_problem_until_it_can(
     snapshots_every(0.05)
     file = tmp_path / "missing" / "snapshot"
     p = await Member(Share(snapshot_file=file), 1).start()
-    await eventually(lambda: "share.snapshot_file" in p.problems, what="a problem")
-    assert f"{file} can't be written (No such file" in p.problems["share.snapshot_file"]
+    await eventually(lambda: "snapshot" in p.problems, what="a problem")
+    assert f"{file} can't be written (No such file" in p.problems["snapshot"]
     file.parent.mkdir()
-    await eventually(lambda: "share.snapshot_file" not in p.problems, what="its end")
+    await eventually(lambda: "snapshot" not in p.problems, what="its end")
     await p.kill()
     assert list(file.parent.iterdir()) == [file]
 

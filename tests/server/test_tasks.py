@@ -15,7 +15,7 @@ async def test_a_failed_task_is_restarted_and_a_problem_until_it_keeps_running(m
     began = []
 
     async def part():
-        began.append(problems.current()["part"])
+        began.append(problems.current()["task"])
         await asyncio.sleep(0.01)
         if len(began) < 3:
             raise ZeroDivisionError
@@ -25,7 +25,7 @@ async def test_a_failed_task_is_restarted_and_a_problem_until_it_keeps_running(m
     try:
         await eventually(lambda: len(began) == 3, what="the third start")
         assert began == [0, 1, 1]
-        assert problems.counts["part"] == 2
+        assert problems.counts["task"] == 2
         await eventually(lambda: not problems, what="the end of the problem")
     finally:
         await tasks.cancel()

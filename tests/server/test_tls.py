@@ -179,7 +179,6 @@ async def test_an_expired_certificate_never_replaces_a_valid_one(gateway, tmp_pa
     await eventually(
         lambda: "expired on" in runner.picker.problems.get("tls", ""), what="the reason"
     )
-    assert "renew it" in runner.picker.problems["tls"]
     assert await shown(gateway) == valid[0].read_bytes()
 
 
@@ -311,7 +310,7 @@ def test_laar_check_finds_certificate_errors(tmp_path):
     done = check(expired)
     assert done.exit_code == 2
     assert "expired.pem expired on" in done.output
-    assert "matching pair" in check((valid[0], expired[1])).output
+    assert "is not the key of" in check((valid[0], expired[1])).output
     weak = check(make_pair(tmp_path, "weak", weak=True))
     assert weak.exit_code == 2
     assert "laar.yaml:3: listen.tls: OpenSSL rejects" in weak.output
@@ -326,7 +325,7 @@ async def test_errors_at_startup_give_the_file_and_a_fix(gateway, tmp_path):
     der = der.replace(b"\x2a\x86\x48\xce\x3d\x03\x01\x07", b"\x2a\x86\x48\xce\x3d\x03\x01\x7f")
     unknown_curve.write_text(ssl.DER_cert_to_PEM_cert(der))
     for tls, said in (
-        ({"certificate": one[0], "key": other[1]}, r"one\.pem.* a matching pair"),
+        ({"certificate": one[0], "key": other[1]}, r"is not the key of .*one\.pem.*"),
         (
             {"certificate": garbage, "key": one[1]},
             r"tls\.certificate: .*garbage.* not a usable",

@@ -29,7 +29,7 @@ from laar.core.engines import Engines
 from laar.core.exploring import Explorer
 from laar.core.filters import fresh
 from laar.core.guards import Faults
-from laar.core.interfaces import Assessor, Fault, Room, View
+from laar.core.interfaces import Assessor, PartFailure, Room, View
 from laar.core.needs import Needs
 from laar.core.policy import Policy
 from laar.core.pulls import Sources
@@ -93,7 +93,7 @@ class Chooser:
         assessor: Assessor | None = None,
         prefixes: PrefixBeliefs | None = None,
         health: Health | None = None,
-        on_fault: Callable[[Fault], None] = lambda _fault: None,
+        on_fault: Callable[[PartFailure], None] = lambda _fault: None,
     ) -> None:
         self.ignored_tried = 0
         self.table = table

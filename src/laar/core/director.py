@@ -23,7 +23,7 @@ from laar.core.endpoints import EndpointTable
 from laar.core.exploring import TRY
 from laar.core.feedback import Feedback
 from laar.core.guards import Observers, run_steps
-from laar.core.interfaces import Assessor, Fault, Room
+from laar.core.interfaces import Assessor, PartFailure, Room
 from laar.core.membership import key_of
 from laar.core.policy import Policy
 from laar.core.request import Request
@@ -53,7 +53,7 @@ class Director(Chooser):
         assessor: Assessor | None = None,
         prefixes: PrefixBeliefs | None = None,
         health: Health | None = None,
-        on_fault: Callable[[Fault], None] = lambda _fault: None,
+        on_fault: Callable[[PartFailure], None] = lambda _fault: None,
     ) -> None:
         super().__init__(
             table,

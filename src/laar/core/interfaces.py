@@ -130,7 +130,7 @@ class View:
     knows_outcomes: bool = True
     fits: Mask | None = None
     sampled: Mask | None = None
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[PartFailure, ...] = ()
 
     @property
     def times_repeated(self) -> Floats:
@@ -145,7 +145,7 @@ class View:
 
     def fault(self, part: PolicyPart, extension: object, error: Exception) -> None:
         """Record that a part of the policy failed and the decision went on without it."""
-        self.faults = (*self.faults, Fault(part, extension, error))
+        self.faults = (*self.faults, PartFailure(part, extension, error))
 
     def at(self, positions: Slots) -> View:
         """Return the view of some of the candidates, in the order of `positions`."""
@@ -173,7 +173,7 @@ PolicyPart = Literal["filter", "scorer", "picker"]
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class PartFailure:
     """A part of a policy that failed on a request.
 
     Args:

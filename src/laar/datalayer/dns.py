@@ -24,6 +24,7 @@ from laar.core.membership import PLAIN, EndpointSpec
 from laar.datalayer.endpoints_file import dns_name, join_address
 from laar.datalayer.interface import GONE, EndpointSink
 from laar.datalayer.visits import cancel, until_look_s
+from laar.faults import Fault
 from laar.latest import Latest
 
 INTERVAL_S = 10.0
@@ -100,7 +101,7 @@ class Resolver:
                 for gone in tasks.keys() - self._names:
                     for kept in (self._addresses, self._missing, self._partial):
                         kept.pop(gone, None)
-                    self._sink.problem(f"dns {gone}", GONE)
+                    self._sink.problem(Fault.DNS, GONE, gone)
                     if gone not in self._asking:  # otherwise its thread still runs
                         tasks.pop(gone).cancel()
                 for name in self._names:
@@ -146,7 +147,7 @@ class Resolver:
                 f"{name} is answered with only some of its addresses at a time; those that are "
                 "missing stay in use while they answer"
             )
-        self._sink.problem(f"dns {name}", problem)
+        self._sink.problem(Fault.DNS, problem, name)
         if addresses != self._addresses.get(name):
             self._addresses[name] = addresses
             if not self._has_changed:
@@ -182,7 +183,7 @@ class Resolver:
     def _failed(self, name: str, reason: str) -> None:
         kept = self._addresses.get(name)
         last = f"; its last addresses stay in use: {', '.join(kept)}" if kept else ""
-        self._sink.problem(f"dns {name}", f"{name} does not resolve: {reason}{last}")
+        self._sink.problem(Fault.DNS, f"{name} does not resolve: {reason}{last}", name)
 
     def _hand_on(self, source: str) -> None:
         resolved: dict[str, EndpointSpec] = {}
@@ -198,7 +199,7 @@ class Resolver:
                 if resolved.setdefault(address, found).models != spec.models:
                     hidden = f"{spec.address} is {address}, which is already listed: its models"
         self._sink.replace(source, tuple(resolved.values()))
-        self._sink.problem(f"dns {source}", hidden and f"{hidden} get no requests")
+        self._sink.problem(Fault.DNS, hidden and f"{hidden} get no requests", source)
 
 
 def _ports(name: str, specs: Sequence[EndpointSpec]) -> set[str]:

@@ -24,6 +24,7 @@ from laar.datalayer.metrics_page import Engine
 from laar.datalayer.visits import until_look_s
 from laar.declaring import describe
 from laar.errors import SettingError
+from laar.faults import Fault
 
 MAX_ENDPOINTS = 10_000
 """Maximum number of endpoints: twice the size of the largest fleet that laar is tested with."""
@@ -342,8 +343,9 @@ class EndpointsFile:
         try:
             specs = await asyncio.to_thread(self._read)
         except (SettingError, OSError) as error:  # such as a directory that can't be entered
-            self._sink.problem(self.source, f"the endpoints stay as they were: {error}")
+            problem = f"the endpoints stay as they were: {error}"
+            self._sink.problem(Fault.FILE, problem, str(self._path))
             return False
         self._sink.replace(self.source, specs)
-        self._sink.problem(self.source, None)
+        self._sink.problem(Fault.FILE, None, str(self._path))
         return True

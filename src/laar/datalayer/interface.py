@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from laar.core.endpoints import Reading
 from laar.core.membership import EndpointSpec, Served
+from laar.faults import Fault
 
 if TYPE_CHECKING:
     from laar.prefix.tokens import Stored
@@ -30,11 +31,10 @@ Targets = Callable[[], Sequence[EndpointSpec]]
 class ProblemSink(Protocol):
     """Receives the collectors' problems, for the page, the log and a counter."""
 
-    def problem(self, source: str, message: str | None) -> None:
-        """Report a problem of `source`, once per failure; None or `GONE` clears it.
+    def problem(self, fault: Fault, message: str | None, name: str = "") -> None:
+        """Report a problem of the instance `name`, once per failure; None or `GONE` clears it.
 
-        `source` is the kind of collector, followed by a space and the instance if there are
-        several: ``scrape 10.0.0.7:8000``. None may be passed for a source without a problem.
+        None may be passed for an instance without a problem.
         """
 
 

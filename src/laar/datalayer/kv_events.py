@@ -28,6 +28,7 @@ from laar.datalayer.endpoints_file import split_address
 from laar.datalayer.interface import GONE, EngineSink, Targets
 from laar.datalayer.kv_batches import Event, Groups, Removed, decode_batch, in_pieces, time_of
 from laar.datalayer.visits import aside, cancel, until_look_s
+from laar.faults import Fault
 from laar.prefix.tokens import Stored
 from laar.slices import Slice
 
@@ -79,10 +80,10 @@ class KvEvents:
                 wanted = dict.fromkeys(self._wanted())
                 for gone in listeners.keys() - wanted.keys():
                     listeners.pop(gone).cancel()
-                    for kind in ("kv-events", "kv-events-replay"):
-                        self._sink.problem(f"{kind} {gone[0]}", GONE)
+                    for name in (gone[0], f"{gone[0]} replay"):
+                        self._sink.problem(Fault.KV_EVENTS, GONE, name)
                 over = f"more than {MAX_ENDPOINTS} endpoints publish events; the rest are ignored"
-                self._sink.problem("kv-events", over if len(wanted) > MAX_ENDPOINTS else None)
+                self._sink.problem(Fault.KV_EVENTS, over if len(wanted) > MAX_ENDPOINTS else None)
                 for key, url, replay in wanted.keys() - listeners.keys():
                     if len(listeners) >= MAX_ENDPOINTS:
                         break
@@ -105,7 +106,6 @@ class KvEvents:
                 yield spec.key, url, replay
 
     async def _listen(self, key: str, url: str, replay: str) -> None:
-        source = f"kv-events {key}"
         with (
             self._context.socket(zmq.SUB) as socket,
             socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED) as monitor,
@@ -119,9 +119,10 @@ class KvEvents:
                 socket.subscribe(b"")
                 socket.connect(url)
             except (ValueError, zmq.ZMQError) as error:
-                self._sink.problem(source, f"the label {label} says {text!r}: {error}")
+                problem = f"the label {label} says {text!r}: {error}"
+                self._sink.problem(Fault.KV_EVENTS, problem, key)
                 return
-            reaching = asyncio.create_task(self._reach(socket, monitor, source, url))
+            reaching = asyncio.create_task(self._reach(socket, monitor, key, url))
             try:
                 await self._follow(socket, key, replay)
             finally:
@@ -129,18 +130,17 @@ class KvEvents:
                 socket.disable_monitor()
 
     async def _reach(
-        self, socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket, source: str, url: str
+        self, socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket, key: str, url: str
     ) -> None:
         """Report that no publisher answers, since ZeroMQ retries silently."""
-        what = "can't be reached, or does not publish events"
+        problem = f"{url} (label {EVENTS_LABEL}) can't be reached, or does not publish events"
         while not await monitor.poll(int(1000 * REACH_S)):
-            self._sink.problem(source, f"{url}, from the label {EVENTS_LABEL}, {what}")
-        self._sink.problem(source, None)
+            self._sink.problem(Fault.KV_EVENTS, problem, key)
+        self._sink.problem(Fault.KV_EVENTS, None, key)
         socket.disable_monitor()
         monitor.close()
 
     async def _follow(self, socket: zmq.asyncio.Socket, key: str, replay: str) -> None:
-        source = f"kv-events {key}"
         self._sink.lost(key)  # earlier events were missed
         expected: int | None = None
         groups = Groups()
@@ -164,7 +164,7 @@ class KvEvents:
             except ValueError as error:  # a batch without a number leaves a gap before the next
                 problem = f"a batch of events can't be read: {error}"
                 self._sink.lost(key)
-            self._sink.problem(source, problem)
+            self._sink.problem(Fault.KV_EVENTS, problem, key)
 
     async def _catch_up(
         self, key: str, replay: str, start: int | None, until: int, groups: Groups
@@ -201,7 +201,7 @@ class KvEvents:
             f"{replay}, from the label {REPLAY_LABEL}, does not replay missed events: "
             f"{str(fault) or 'timeout'}"
         )
-        self._sink.problem(f"kv-events-replay {key}", None if fault is None else problem)
+        self._sink.problem(Fault.KV_EVENTS, None if fault is None else problem, f"{key} replay")
         if following not in (None, until):
             self._sink.lost(key)
 

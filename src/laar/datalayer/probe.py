@@ -19,6 +19,7 @@ import aiohttp
 from laar.core.membership import EndpointSpec
 from laar.datalayer.fetching import failed_rtt_s, fault_of, get, read_capped
 from laar.datalayer.visits import Visits
+from laar.faults import Fault
 
 INTERVAL_S = 5.0
 """Seconds between probes: round trips change slowly, and reconnecting does not affect them."""
@@ -32,7 +33,7 @@ _MAX_ANSWER_BYTES = 64 << 10
 class Prober(Visits):
     """Measures a round trip to each endpoint about every `interval_s` seconds."""
 
-    kind = "probe"
+    kind = Fault.PROBE
     usual_s = INTERVAL_S
     headers: ClassVar = {"accept": "*/*"}
     most_per_s = MAX_PROBES_PER_S
@@ -57,4 +58,4 @@ class Prober(Visits):
             if rtt_s is None:
                 rtt_s, problem = failed_rtt_s(error), f"{url}: {fault_of(error)}"
         self._sink.round_trip(spec.address, rtt_s, self._clock())
-        self._sink.problem(f"probe {spec.address}", problem)
+        self._sink.problem(self.kind, problem, spec.address)

@@ -27,6 +27,7 @@ from laar.datalayer.fetching import failed_rtt_s, fault_of, get, read_capped
 from laar.datalayer.interface import GONE
 from laar.datalayer.metrics_page import ENGINES, Counters, page_url, pages_by_rank, read_page
 from laar.datalayer.visits import Visits, aside
+from laar.faults import Fault
 
 INTERVAL_S = 1.0
 TIMEOUT_S = 2.0
@@ -54,26 +55,27 @@ class _Kept:
 class Scraper(Visits):
     """Gets a `Reading` from each endpoint about every `interval_s` seconds."""
 
-    kind = "scrape"
+    kind = Fault.SCRAPE
     usual_s = INTERVAL_S
     remembers = True  # else a restart would go unnoticed while an endpoint is away
     headers: ClassVar = {"accept": "text/plain;version=0.0.4"}
 
     async def visit(self, spec: EndpointSpec) -> None:
         """Read one page, if the endpoint has one."""
-        url, source = page_url(spec), f"scrape {spec.address}"
+        url, address = page_url(spec), spec.address
         if not url:
-            self._sink.problem(source, GONE)  # it may have had one before
+            self._sink.problem(self.kind, GONE, address)  # it may have had one before
             return
         try:
             visited = get(self.session, url, spec)
             async with asyncio.timeout(TIMEOUT_S), visited as answer:
                 if answer.status != 200:
-                    self._sink.problem(source, f"{url} answered {answer.status}, not 200")
+                    what = f"{url} answered {answer.status}, not 200"
+                    self._sink.problem(self.kind, what, address)
                     return
                 page = await read_capped(answer.content, MAX_PAGE_BYTES)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-            self._sink.problem(source, f"{url}: {fault_of(error)}")
+            self._sink.problem(self.kind, f"{url}: {fault_of(error)}", address)
             if spec.has_own_page and (rtt_s := failed_rtt_s(error)):
                 self._sink.round_trip(spec.address, rtt_s, self._clock())
             return
@@ -102,11 +104,8 @@ class Scraper(Visits):
             problem = f"{url} is longer than {MAX_PAGE_BYTES} bytes: cut off"
         elif is_blank:
             of = ENGINES[spec.engine]
-            problem = (
-                f"{url} has no {of.waiting[0].decode()} and no {of.running[0].decode()}; "
-                "is the endpoint's `engine` correct?"
-            )
-        self._sink.problem(source, problem)
+            problem = f"{url} has no {of.waiting[0].decode()} and no {of.running[0].decode()}"
+        self._sink.problem(self.kind, problem, address)
         if not kept.knows_events or any(reading.restarted for reading, _ in readings):
             kept.knows_events = is_blank or await self._ask_for_events(spec)
 

@@ -27,6 +27,7 @@ from laar.core.membership import EndpointSpec, Served
 from laar.datalayer.endpoints_file import check_model_name
 from laar.datalayer.fetching import get, read_capped
 from laar.datalayer.visits import Visits
+from laar.faults import Fault
 from laar.latest import Latest
 from laar.protocol.paths import ROUTES
 
@@ -58,7 +59,7 @@ class ServedNames(Visits):
     An endpoint that has no configured model and lists none has an empty `Served`.
     """
 
-    kind = "models"
+    kind = Fault.MODELS
     usual_s = INTERVAL_S
     headers: ClassVar = {"accept": "application/json", "user-agent": "laar-names"}
 
@@ -84,13 +85,13 @@ class ServedNames(Visits):
 
     async def visit(self, spec: EndpointSpec) -> None:
         """Check one endpoint's names."""
-        address, source = spec.address, f"models {spec.address}"
+        address = spec.address
         weights, routes = self.kept.get(address, (None, _ROUTES))
         self.kept[address] = None, routes  # checked again after a failure: it may be a new engine
         try:
             status, body = await self._get(spec, "/v1/models")
             if status != 200:
-                self._sink.problem(source, None)
+                self._sink.problem(self.kind, None, address)
                 self._names_none(spec, f"answers {status}")
                 return
             served = read_served(body)
@@ -101,7 +102,7 @@ class ServedNames(Visits):
                 routes = await self._routes(spec)
             self.kept[address] = served.weights, routes
         except ValueError as error:
-            self._sink.problem(source, f"{spec.url('/v1/models')}: {error}")
+            self._sink.problem(self.kind, f"{spec.url('/v1/models')}: {error}", address)
             self._names_none(spec, "is not a list of models")
             return
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
@@ -114,16 +115,17 @@ class ServedNames(Visits):
         # A service may list models that are not this endpoint's; only missing adapters matter.
         full = served.adapters and len(served.weights) + len(served.adapters) >= MAX_NAMES
         remark = f"{spec.url('/v1/models')}: only the first {MAX_NAMES} names are used"
-        self._sink.problem(source, remark if full else None)
+        self._sink.problem(self.kind, remark if full else None, address)
 
     def _names_none(self, spec: EndpointSpec, reason: str) -> None:
         if spec.models:
             return
         pod = spec.labels.get("laar.dev/pod", spec.address)
         self._sink.problem(
-            f"models {spec.address}",
-            f"{pod} names no model, and {spec.url('/v1/models')} {reason}. It gets no "
-            "requests: annotate it with laar.dev/model, or set `models`",
+            self.kind,
+            f"{pod} names no model (laar.dev/model), and {spec.url('/v1/models')} {reason}. It "
+            "gets no requests",
+            spec.address,
         )
         self._sink.served(spec.address, Served())
 

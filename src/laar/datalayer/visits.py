@@ -27,6 +27,7 @@ import aiohttp
 from laar.core.membership import EndpointSpec
 from laar.datalayer.fetching import visiting_session
 from laar.datalayer.interface import GONE, Clock, EngineSink, Targets
+from laar.faults import Fault
 from laar.latest import Latest
 
 _LOG = logging.getLogger(__name__)
@@ -95,8 +96,8 @@ class Visits:
             visit; None means the subclass's interval.
     """
 
-    kind: ClassVar[str]
-    """Kind of visit, which is the first word in the source of its problems."""
+    kind: ClassVar[Fault]
+    """What it is if a visit fails."""
     usual_s: ClassVar[float]
     """Default seconds between visits to an endpoint."""
     headers: ClassVar[Mapping[str, str]]
@@ -172,7 +173,7 @@ class Visits:
         for address in self._known.keys() - specs.keys():
             del self._due_at[address]
             self._begun_at.pop(address, None)
-            self._sink.problem(f"{self.kind} {address}", GONE)
+            self._sink.problem(self.kind, GONE, address)
             if not self.remembers:
                 self.kept.pop(address, None)
             if task := self._under_way.get(address):
@@ -212,9 +213,7 @@ class Visits:
         if type(error) not in self._logged:  # one traceback per kind is enough
             self._logged.add(type(error))
             _LOG.error("%s %s failed", self.kind, address, exc_info=error)
-        self._sink.problem(
-            f"{self.kind} {address}", f"failed with {type(error).__name__}; see the log"
-        )
+        self._sink.problem(self.kind, f"failed with {type(error).__name__}; see the log", address)
 
 
 async def aside(is_long: bool, function: Callable[..., Any], *arguments: Any) -> Any:

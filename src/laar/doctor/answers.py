@@ -12,13 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from laar.core.membership import TASK_LABEL, EndpointSpec
 from laar.datalayer.asking import Asked
 from laar.doctor.findings import Finding, Level
+from laar.faults import Fault
 from laar.health import GOOD, USELESS, Kind
 
 _SHOWN_CHARS = 200
 _REMEDIES: Mapping[Kind | str | None, str] = {
     None: "compare its options with the other endpoints', and see the engine's log",
-    Kind.STATUS: "see the engine's log; the picker sends it only trial requests until it recovers",
-    Kind.ERROR: "see the engine's log; the picker sends it only trial requests until it recovers",
+    Kind.STATUS: Fault.ENDPOINT.fix,
+    Kind.ERROR: Fault.ENDPOINT.fix,
     Kind.EVENT: "see the engine's log: it sends 200 before it fails",
     Kind.HANG: "see the engine's log, and whether its accelerator works",
     Kind.DENIED: "give replicas the same keys and --served-model-name; for 402, see your account",

@@ -40,7 +40,7 @@ from laar.doctor.envoy import (
 from laar.doctor.findings import Finding, error, fine, warning
 from laar.envoy.endpoints_file import are_alike, without_picker
 from laar.envoy.options import envoy_options
-from laar.server.reload import RESTART
+from laar.faults import Fault
 from laar.settings import Settings
 from laar.telemetry.page_model import MAX_FLEET
 from laar.telemetry.problems import PASSWORD
@@ -60,10 +60,10 @@ _REFUSED = {
     "schema": (warning, "run one version of laar"),
 }
 _COUNTERS = {
-    "failure_mode_allowed": "requests went on without the picker's choice",
-    "message_timeouts": "the picker did not answer in time",
-    "spurious_msgs_received": "the picker's answer did not match Envoy's state",
-    "rejected_header_mutations": "a header set by the picker was rejected",
+    "failure_mode_allowed": ("requests went on without the picker's choice", Fault.BYPASSED.fix),
+    "message_timeouts": ("the picker did not answer in time", Fault.BYPASSED.fix),
+    "spurious_msgs_received": ("the picker's answer did not match Envoy's state", "see laar's log"),
+    "rejected_header_mutations": ("a header set by the picker was rejected", "see laar's log"),
 }
 
 
@@ -147,15 +147,15 @@ class Doctor:
         where = f"picker {url}"
         status, body = await _get(http, f"{url}/readyz")
         if not status:
-            remedy = "start it (`laar serve -c ...`), or give its listen.admin with --picker"
-            return [error(where, "its admin port does not answer", remedy)]
+            what = "its admin port does not answer (--picker gives its address)"
+            return [error(where, what, Fault.GONE.fix)]
         headers = {"authorization": f"Bearer {self.token}"} if self.token else {}
         about = await _get_json(http, f"{url}/fleet", headers)
         recent = await _get_json(http, f"{url}/decisions?limit={_DECISIONS}", headers)
         found = []
         if status != 200:
             why = body.decode(errors="replace").strip()[:_MAX_SHOWN_CHARS]
-            found.append(error(where, why, "see the endpoints above; if there are none, list some"))
+            found.append(error(where, why, Fault.NO_ENDPOINTS.fix))
         if not {"about", "fleet", "decisions"} <= {*about, *recent}:
             remedy = "give the token with --token-file, or the right address with --picker"
             return [*found, error(where, "does not return its fleet", remedy)]
@@ -253,12 +253,10 @@ async def _endpoint(
     url = spec.url("/v1/models")
     status, body = await _get(http, url, key, spec)
     if not status:
-        remedy = "start it, make it reachable (https: ca_file, sni), or remove it from the settings"
-        return [error(where, f"no answer at {url} ({body.decode()})", remedy)]
+        return [error(where, f"no answer at {url} ({body.decode()})", Fault.PROBE.fix)]
     found = []
     if status >= _SERVER_FAULT:
-        remedy = "see the engine's log; it may still be loading its model"
-        found.append(error(where, f"answers {status} at {url}", remedy))
+        found.append(error(where, f"answers {status} at {url}", Fault.ENDPOINT.fix))
     served = None
     with contextlib.suppress(ValueError):  # it lists no models
         listed = read_served(body, most=None)
@@ -269,9 +267,8 @@ async def _endpoint(
     if served and (missing := [n for n in spec.models if n not in served]):
         # Other engines, or proxies, may accept names that they do not list.
         finding = error if spec.engine == "vllm" and spec.metrics_url != "" else warning
-        remedy = f"or start vLLM with --served-model-name {' '.join(spec.models)}"
         what = f"does not list {', '.join(missing)}, but {_some(served)}"
-        found.append(finding(where, what, f"write the names it serves under `models`, {remedy}"))
+        found.append(finding(where, what, Fault.MODELS.fix))
     if spec.metrics_url != "":
         found += await _metrics(http, spec, where)
     seen = f"serves {', '.join(spec.models)}"
@@ -286,13 +283,13 @@ async def _metrics(http: aiohttp.ClientSession, spec: EndpointSpec, where: str) 
     url = PASSWORD.sub("", page_url(spec))
     if status != 200:
         says = f"answers {status}" if status else "does not answer"
-        return [error(where, f"{url} {says}: its queue is unknown", "set metrics_url ('' if none)")]
+        return [error(where, f"{url} {says}: its queue is unknown", Fault.SCRAPE.fix)]
     reading, _ = read_page(page, spec.engine, None)
     if reading.asleep:
         return [fine(where, _ASLEEP)]
     if isnan(reading.waiting) and isnan(reading.running):  # some have no kv_usage
-        what = f"{url} has no metrics of {spec.engine}"
-        return [warning(where, what, f"set `engine` to what runs there: {', '.join(ENGINES)}")]
+        what = f"{url} has no metrics of {spec.engine} (engines: {', '.join(ENGINES)})"
+        return [warning(where, what, Fault.SCRAPE.fix)]
     return []
 
 
@@ -323,11 +320,9 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> Iterator[Finding]:
         what = f"runs laar {running}, but this is {version('laar')}"
         yield warning(where, what, "install the same version, then check again")
     for source, problem in shown["problems"].items():
-        what = f"{source}: {problem}"
-        if source == RESTART:
-            yield warning(where, what, "restart the picker, or revert the settings")
-        else:
-            yield error(where, what, "correct it; the picker retries on its own")
+        finding = warning if source == Fault.RESTART else error
+        remedy = f"{problem['remedy']} ({problem['runbook']})"
+        yield finding(where, f"{source}: {problem['message']}", remedy)
     states = Counter(row["health"] for row in shown["fleet"])
     if slow := [row["endpoint"] for row in shown["fleet"] if row["health"] == "slow"]:
         what = f"{', '.join(slow[:_MAX_SHOWN])}: slower than others with its model"
@@ -341,7 +336,7 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> Iterator[Finding]:
         yield fine(where, what)
     if waiting := shown["about"].get("waiting_turns"):
         what = f"{waiting} turns wait for room in a cache: all caches are full"
-        yield warning(where, what, "add endpoints, or limit the sessions")
+        yield warning(where, what, Fault.NO_ROOM.fix)
     if shown["about"]["enforced"] < 1.0:
         what = f"enforces {shown['about']['enforced']:.0%} of its decisions; the rest are shadow"
         remedy = "once you trust them, set routing.mode: enforce and routing.enforce_share: 1"
@@ -349,7 +344,7 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> Iterator[Finding]:
     models = {row.get("model") for row in shown["fleet"]}
     if shown["about"].get("calibrated") is False and len(models) > 1:
         what = "not calibrated: `auto` chooses the model that answers fastest, right or wrong"
-        yield warning(where, what, "`laar calibrate URL...` measures the engines")
+        yield warning(where, what, Fault.ARTIFACT.fix)
     yield from sharing_findings(where, shown["about"].get("sharing"))
     counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "no endpoints"
     yield fine(where, f"laar {running}, policy {shown['about']['policy']}: {counts}")
@@ -403,7 +398,7 @@ def _coverage(decisions: Sequence[Mapping[str, Any]], calibrated: bool) -> Itera
         yield fine("artifact", f"covers the last {len(decisions)} requests")
     if degraded := sum(d["reason"].startswith("degraded") for d in decisions):
         what = f"{degraded} of {len(decisions)} decisions are degraded: a component failed"
-        yield error("decisions", what, "see laar_degraded_total and the log")
+        yield error("decisions", what, Fault.DEGRADED.fix)
 
 
 def _envoy_version(text: str, least: tuple[int, int]) -> Iterator[Finding]:
@@ -422,9 +417,8 @@ def _envoy_counters(stats: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
         name, value = str(stat.get("name", "")), stat.get("value", 0)
         if isinstance(value, int):
             totals[name.rpartition(".")[2]] += value
-    for name, what in _COUNTERS.items():
+    for name, (what, remedy) in _COUNTERS.items():
         if count := totals[name]:
-            remedy = "see laar's log and its latency metrics"
             yield warning("Envoy", f"{name} {count}: {what}", remedy)
     if overflows := sum(n for name, n in totals.items() if name.endswith("_overflow")):
         what = f"circuit breakers turned {overflows} requests away"

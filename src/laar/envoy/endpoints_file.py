@@ -24,6 +24,7 @@ from laar.core.membership import EndpointSpec
 from laar.datalayer.endpoints_file import is_ip, split_address
 from laar.datalayer.files import replace_file
 from laar.errors import SettingError
+from laar.faults import Fault
 from laar.latest import Latest
 from laar.protocol.agreed import ALIKE_KEY, LB_NAMESPACE, NAME_KEY
 
@@ -87,10 +88,9 @@ class EnvoyFile:
         except OSError as error:
             fault = (
                 f"envoy.eds_file {self._path} cannot be written ({error.strerror}); Envoy keeps "
-                f"the endpoints it has. Run mkdir -p {self._path.parent}, and check its free space "
-                "and permissions"
+                "the endpoints it has"
             )
-        self._problems.report("eds", fault)
+        self._problems.report(Fault.EDS, fault)
         left_s = ENVOY_LEARNS_S if len(listed) > len(wanted) else None
         self.again_s = left_s if fault is None else WRITE_AGAIN_S
         if fault is not None:

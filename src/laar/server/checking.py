@@ -12,6 +12,7 @@ from functools import partial
 
 from laar.datalayer.endpoints_file import load_endpoints
 from laar.errors import SettingError
+from laar.faults import Fault
 from laar.server.collectors import must_exist
 from laar.server.learning import artifact_of
 from laar.server.ports import ports_in_use
@@ -19,6 +20,12 @@ from laar.server.runner import Runner
 from laar.server.token_file import OUTCOMES, VIEWERS, token_in
 from laar.settings import Loaded, Settings
 from laar.settings.section import value_at
+
+_WRITTEN = {
+    "decisions.log": Fault.DECISION_LOG,
+    "share.snapshot_file": Fault.SNAPSHOT,
+    "envoy.eds_file": Fault.EDS,
+}
 
 
 def faults(loaded: Loaded, *, ports: bool = True) -> list[str]:
@@ -76,7 +83,7 @@ def _assemble(loaded: Loaded) -> None:
 
 def _unwritable(settings: Settings) -> Iterator[SettingError]:
     """Yield an error for each file that serving would write but can't."""
-    for name in ("decisions.log", "share.snapshot_file", "envoy.eds_file"):
+    for name, fault in _WRITTEN.items():
         path = value_at(settings, name)
         if path is None:
             continue
@@ -86,9 +93,9 @@ def _unwritable(settings: Settings) -> Iterator[SettingError]:
         appends = name == "decisions.log" and os.access(path, os.W_OK)  # others are replaced whole
         if not appends and not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
             yield SettingError(
-                f"{path} can't be written: {above} is not a directory that this user can write to; "
-                f"mkdir -p {path.parent}, and make this user its owner",
+                f"{path} can't be written: {above} is not a directory that this user can write to",
                 setting=name,
+                fault=fault,
             )
         elif path.is_dir():  # unknown in a directory that this user may not enter
             yield SettingError(f"{path} is a directory; name a file in it", setting=name)

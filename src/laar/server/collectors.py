@@ -25,6 +25,7 @@ from laar.datalayer.scrape import Scraper
 from laar.datalayer.served_names import ServedNames
 from laar.datalayer.visits import until_look_s
 from laar.errors import SettingError, install
+from laar.faults import Fault
 from laar.health import GOOD, Kind
 from laar.server.fleet import FleetState
 from laar.server.picker import Picker
@@ -116,7 +117,7 @@ class Collectors:
                 f"{len(labeled)} endpoints have the label {EVENTS_LABEL} (such as {labeled[0]}), "
                 f"and the packages that read KV events are not installed; {install('kv-events')}"
             )
-            self._fleet.problem("kv-events", problem or None)
+            self._fleet.problem(Fault.KV_EVENTS, problem or None)
             await asyncio.sleep(until_look_s(_LOOK_S))
 
     def have_listed(self) -> bool:
@@ -167,7 +168,7 @@ class Collectors:
         for key in self._out.keys() | out.keys():
             gone = None if table.slot(key) >= 0 else ""
             if out.get(key) != self._out.get(key):
-                self._picker.problems.report(f"endpoint {key}", out.get(key, gone))
+                self._fleet.problem(Fault.ENDPOINT, out.get(key, gone), key)
         self._out = out
 
     def _to_ask(self, most: int) -> list[Asking]:
@@ -212,7 +213,8 @@ class Collectors:
             answers = lacks or control == GOOD
             lacks = table.withhold(own.address, name, lacks=fails and answers and bool(others))
             problem = "gets no requests for this model: it fails them, but another endpoint answers"
-            self._fleet.problem(f"endpoint {own.address} {name}", problem if lacks else None)
+            told = problem if lacks else None
+            self._fleet.problem(Fault.ENDPOINT, told, f"{own.address} {name}")
             if not lacks:
                 break
             await asyncio.sleep(_COMPARE_AGAIN_S)

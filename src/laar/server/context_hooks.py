@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from laar.context.settings import Mode, Reason
 from laar.core.decision import Completion, Decision
 from laar.core.request import Api
+from laar.faults import Fault
 from laar.latest import Latest
 from laar.protocol.headers import Head
 from laar.protocol.ports import Restorer
@@ -204,7 +205,7 @@ class ContextHooks:
             ordering.rule = rule
         self.orderings = [ordering for ordering, _ in made]
         for name in known:
-            self._problems.report(f"context {name}", None)
+            self._problems.report(Fault.CONTEXT, None, name)
 
     @cached_property
     def _memo(self) -> Memo:
@@ -285,7 +286,7 @@ class ContextHooks:
 
     def judge(self, ordering: Ordering) -> None:
         """Report once if a route has switched itself off."""
-        guard, source = ordering.hook.guard, f"context {ordering.rule.name}"
+        guard, source = ordering.hook.guard, f"{Fault.CONTEXT} {ordering.rule.name}"
         harmed = [key for key, own in guard.verdicts.items() if own.harm]
         if not (guard.off or harmed) or source in self._problems or ordering not in self.orderings:
             return
@@ -297,8 +298,7 @@ class ContextHooks:
                 f"answers of {model!r} to {name!r} are worse where documents were moved. Correct "
                 f"{moved.changed.mean:.3f} with the hook, {moved.left.mean:.3f} without"
             )
-        text = f"switched itself off: {why}; POST /context/reset switches it on again"
-        self._problems.report(source, text)
+        self._problems.report(Fault.CONTEXT, f"switched itself off: {why}", ordering.rule.name)
 
     def reported(self, decision: str, correct: bool) -> None:
         """Record the outcome of a decision; only the first counts."""
@@ -322,4 +322,4 @@ class ContextHooks:
         """Forget the measurements of a route and switch it on again."""
         ordering.hook.guard.reset()
         ordering.forget_gains()
-        self._problems.report(f"context {ordering.rule.name}", None)
+        self._problems.report(Fault.CONTEXT, None, ordering.rule.name)

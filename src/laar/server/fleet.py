@@ -17,6 +17,7 @@ from laar.datalayer.interface import GONE
 from laar.datalayer.served_names import FIRST_PODS_S, OwnNames
 from laar.datalayer.visits import occurs
 from laar.envoy.endpoints_file import EnvoyFile
+from laar.faults import Fault
 
 if TYPE_CHECKING:
     from laar.prefix.tokens import Stored
@@ -128,7 +129,7 @@ class FleetState:
                 if not self._table.named(spec.address):  # not just other ranks
                     self._reports.pop(spec.address, None)
                     self._published.pop(spec.address, None)
-                self.problem(f"load {spec.key}", GONE)
+                self.problem(Fault.LOAD, GONE, spec.key)
                 self._picker.context.forget(spec.address)
                 self._lose(self._table.slot_counted(spec.key))
 
@@ -265,7 +266,7 @@ class FleetState:
         if requests > 0.0 or kv_usage > MAX_KV_USAGE:
             cache = f" and {kv_usage:.0%} of its cache in use" if kv_usage else ""
             problem = f"its page shows {requests:.0f} requests{cache}, but nothing moves: ignored"
-        self.problem(f"load {key}", problem)
+        self.problem(Fault.LOAD, problem, key)
 
     def served(self, address: str, served: Served) -> None:
         """Record the model names that an endpoint lists, immediately or with the next update."""

@@ -22,6 +22,7 @@ from laar.core.engine_model import Seen
 from laar.core.engines import Engines
 from laar.core.request import Request
 from laar.errors import SettingError
+from laar.faults import Fault
 from laar.prefix.lengths import DIGEST
 from laar.settings.routing import Accuracy
 
@@ -88,14 +89,13 @@ class Learning:
         if unsure := [name for name in self.assessor.capability.unsure if name in served]:
             return (
                 f"{artifact} gives {_named(unsure)} a us/token with a spread of over 50 %: it is "
-                "ignored, and the speed is learned from answers; run `laar calibrate` again"
+                "ignored, and the speed is learned from answers"
             )
         if not measured or not served or not set(measured).isdisjoint(served):
             return None
         return (
             f"{artifact} knows no model of the fleet, so all are considered equally "
-            f"good: it has {_named(measured)}, and endpoints serve {_named(served)}; use the "
-            "endpoints' first names in the artifact"
+            f"good: it has {_named(measured)}, and endpoints serve {_named(served)}"
         )
 
     # -- showing -------------------------------------------------------------------------------
@@ -154,9 +154,9 @@ def artifact_of(settings: Accuracy) -> CapabilityModel:
         return CapabilityModel()
     if not settings.capability.is_file():
         raise SettingError(
-            f"{settings.capability} is not a file; run `laar fit` or `laar calibrate`, or remove "
-            "the setting",
+            f"{settings.capability} is not a file",
             setting="accuracy.capability",
+            fault=Fault.ARTIFACT,
         )
     try:
         return read_capability(settings.capability)

@@ -22,8 +22,9 @@ from laar.core.comparison import Comparison
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable, Reading
-from laar.core.interfaces import Fault
+from laar.core.interfaces import PartFailure
 from laar.core.policy import Policy
+from laar.faults import Fault
 from laar.flow.admission import Admission, Outcome
 from laar.health import Health
 from laar.policies import build_policies
@@ -151,8 +152,8 @@ class Picker:
             if _parameters(before.routing) == _parameters(settings.routing):
                 kept = self.director.policies
                 policies = {name: kept.get(name, fresh) for name, fresh in policies.items()}
-            for source in self._faulty:
-                self.problems.report(source, None)
+            for name in self._faulty:
+                self.problems.report(Fault.DEGRADED, None, name)
             self._faulty.clear()
         self.director.use(settings.routing.director, policies)
         if before.routing != settings.routing:
@@ -173,16 +174,13 @@ class Picker:
         served = [*self.table.models, *sorted(set().union(*adapters))]
         artifact = self.settings.accuracy.capability
         fault = self.learning.fault_of_artifact(artifact, served)
-        self.problems.report("accuracy.capability", fault)
+        self.problems.report(Fault.ARTIFACT, fault)
         used = self.table.model_of.keys() & self.learning.assessor.measured
         modes, models = self.settings.routing.director.modes, self.table.models
         named = (f"{model}:{name}" for model in models for name in modes.get(model, ()))
         if unused := ", ".join(name for name in named if name not in used):
-            unused += (
-                " is not used: the artifact lacks it or its times (run `laar measure --config` and "
-                "`laar fit`), or a model has this name"
-            )
-        self.problems.report("routing.modes", unused or None)
+            unused += " is not used: the artifact lacks it or its times, or a model has this name"
+        self.problems.report(Fault.MODES, unused or None, "artifact")
 
     def waited(self, outcome: Outcome) -> None:
         """Record the outcome of a wait in flow control."""
@@ -202,7 +200,7 @@ class Picker:
         refuses, modes = self.director.candidates.refused.refuses, self.table.modes.values()
         if refused := ", ".join(mode.name for mode in modes if refuses(mode, self.clock())):
             refused += ": not used, as engines refuse requests with the mode's members"
-        self.problems.report("modes", refused or None)
+        self.problems.report(Fault.MODES, refused or None, "engines")
         beliefs = self.prefixes
         # Without a capacity, the cached content is a guess. Orders are kept by address.
         if self.context.in_use is not None and not math.isnan(reading.capacity_tokens):
@@ -321,19 +319,19 @@ class Picker:
             if self.table.weights(decision.request.model):  # an adapter may have moved
                 self.doubt_names("")
 
-    def _part_failed(self, fault: Fault) -> None:
+    def _part_failed(self, failure: PartFailure) -> None:
         """Report the part and line of an error, but not its text, which may contain a prompt."""
-        error = fault.error
+        error = failure.error
         what = type(error).__name__
         if isinstance(error, BrokenPromiseError):
             what = str(error)
         elif error.__traceback__ is not None:
             *_, last = walk_tb(error.__traceback__)
             what += f" at {last[0].f_code.co_filename}:{last[1]}"
-        name = getattr(fault.extension, "name", type(fault.extension).__name__)
-        source = f"{fault.part} {name}"
-        self._faulty.add(source)  # bounded by the number of parts
-        self.problems.report(source, f"failed, and the decision was made without it: {what}")
+        name = getattr(failure.extension, "name", type(failure.extension).__name__)
+        self._faulty.add(part := f"{failure.part} {name}")  # bounded by the number of parts
+        problem = f"failed, and the decision was made without it: {what}"
+        self.problems.report(Fault.DEGRADED, problem, part)
 
 
 def _parameters(routing: Routing) -> tuple[object, ...]:

@@ -27,6 +27,7 @@ from laar.datalayer.endpoints_file import AGAIN_S
 from laar.datalayer.files import Settling, Stamp, is_overwritten, stamp_of
 from laar.datalayer.visits import occurs, until_look_s
 from laar.errors import SettingError
+from laar.faults import Fault
 from laar.policies import build_policies
 from laar.server.learning import artifact_of
 from laar.settings import Loaded, Settings, load
@@ -37,10 +38,6 @@ _LOG = logging.getLogger(__name__)
 
 POLL_S = 0.5
 """Seconds between polls; as with the endpoints file, a change takes effect within two polls."""
-
-_SOURCE = "settings"
-RESTART = "settings restart"
-"""Source of the problem that lists changes waiting for a restart."""
 
 _NAMED = 10
 """Maximum number of settings named in a problem; more changes suggest a different file."""
@@ -108,10 +105,10 @@ class SettingsReloader:
             loaded, found, parts = await asyncio.to_thread(self._read, path)
         except (SettingError, OSError) as error:  # such as a directory that can't be entered
             self.is_refused = True
-            self._problems.report(_SOURCE, f"all settings stay as they were: {error}")
+            self._problems.report(Fault.SETTINGS, f"all settings stay as they were: {error}")
             return
         self.is_refused = False
-        self._problems.report(_SOURCE, None)
+        self._problems.report(Fault.SETTINGS, None)
         before, files = self._wanted.stamps, loaded.stamps.items()
         contents = [str(f) for f, stamp in files if f != path and before.get(f, stamp) != stamp]
         if applied := [*found.applied, *contents]:
@@ -122,7 +119,7 @@ class SettingsReloader:
         self.settings = found.settings
         self._origins = {**loaded.origins, **kept}
         self._wanted, self.pending, self._stamps = loaded, found.pending, loaded.stamps
-        self._problems.report(RESTART, self._remedy(found) if found.pending else None)
+        self._problems.report(Fault.RESTART, self._waiting(found) if found.pending else None)
         self._unread = False
 
     def _read(self, path: Path) -> tuple[Loaded, Change, Parts]:
@@ -145,7 +142,7 @@ class SettingsReloader:
                 policies = build_policies(routing.weights, routing.given, routing.policies)
             return loaded, found, (settings.listed(), artifact_of(settings.accuracy), policies)
 
-    def _remedy(self, found: Change) -> str:
+    def _waiting(self, found: Change) -> str:
         origins = self._wanted.origins
         named = ", ".join(f"{path} ({origins[path]})" for path in found.pending[:_NAMED])
         if len(found.pending) > _NAMED:

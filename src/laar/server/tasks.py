@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from laar.datalayer.visits import cancel
+from laar.faults import Fault
 from laar.telemetry.problems import Problems
 
 _LOG = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ class Tasks:
     async def _guard(self, name: str, part: Callable[[], Awaitable[None]]) -> None:
         while True:
             is_sound = asyncio.get_running_loop().call_later(
-                RESTART_S, self._problems.report, f"{name} task", None
+                RESTART_S, self._problems.report, Fault.TASK, None, name
             )
             try:
                 await part()
@@ -45,5 +46,5 @@ class Tasks:
             except Exception:  # noqa: BLE001 - any task is restarted
                 is_sound.cancel()
                 _LOG.exception("%s failed; restarting it in %g s", name, RESTART_S)
-                self._problems.report(f"{name} task", "failed; see the log")
+                self._problems.report(Fault.TASK, "failed", name)
             await asyncio.sleep(RESTART_S)

@@ -20,6 +20,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cryptography import x509
@@ -29,6 +30,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from laar.datalayer.files import read_file
 from laar.errors import SettingError
+from laar.faults import Fault
 from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ _LOG = logging.getLogger(__name__)
 
 RELOAD_S = 1.0
 SELF_SIGNED_DAYS = 3650
+_unusable = partial(SettingError, fault=Fault.TLS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,14 +99,15 @@ class ServerTls:
             try:
                 found = await asyncio.to_thread(_load, self._settings, self.shown)
             except SettingError as error:
-                self._problems.report("tls", f"{error}; the previous certificate stays in use")
+                problem = f"{error.what}; the previous certificate stays in use"
+                self._problems.report(Fault.TLS, problem)
             else:
                 await self._take(found, datetime.now(UTC), use)
             await asyncio.sleep(RELOAD_S)
 
     async def _take(self, found: Identity, now: datetime, use: Use) -> None:
         invalid = _invalid(self._settings, found, now)
-        self._problems.report("tls", invalid)
+        self._problems.report(Fault.TLS, invalid)
         if found != self.shown and (
             invalid is None or _invalid(self._settings, self.shown, now) is not None
         ):
@@ -119,14 +123,15 @@ def check_tls(settings: Tls) -> None:
         SettingError: a file can't be used, or the certificate is not valid now.
     """
     if (why := _invalid(settings, _load(settings, None), datetime.now(UTC))) is not None:
-        raise SettingError(why.partition(": ")[2], setting="listen.tls.certificate")
+        why = why.partition(": ")[2]
+        raise _unusable(why, setting="listen.tls.certificate")
 
 
 def _invalid(tls: Tls, found: Identity, now: datetime) -> str | None:
     """Return why a certificate is not valid now; None if it is."""
     if found.begins_at <= now < found.expires_at:
         return None
-    why = f"expired on {found.expires_at:%Y-%m-%d %H:%M} UTC; renew it"
+    why = f"expired on {found.expires_at:%Y-%m-%d %H:%M} UTC"
     if now < found.begins_at:  # clocks may differ
         why = f"is not valid before {found.begins_at:%Y-%m-%d %H:%M} UTC"
     return f"listen.tls.certificate: {tls.certificate} {why}: clients that verify it will reject it"
@@ -153,9 +158,8 @@ def _bytes(tls: Tls, name: str) -> bytes | None:
     try:
         return read_file(path)
     except OSError as error:
-        raise SettingError(
-            f"can't read {path}: {error.strerror}; name a PEM file that exists",
-            setting=f"listen.tls.{name}",
+        raise _unusable(
+            f"can't read {path}: {error.strerror}", setting=f"listen.tls.{name}"
         ) from None
 
 
@@ -171,13 +175,13 @@ def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) 
             name = "client_ca"
             x509.load_pem_x509_certificates(client_ca)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise SettingError(
+        raise _unusable(
             f"{getattr(tls, name)} is not a usable PEM file ({error})",
             setting=f"listen.tls.{name}",
         ) from None
     if private.public_key() != public:
-        raise SettingError(
-            f"{tls.key} is not the key of {tls.certificate}; give a matching pair",
+        raise _unusable(
+            f"{tls.key} is not the key of {tls.certificate}",
             setting="listen.tls",
         )
     found = Identity(
@@ -191,8 +195,9 @@ def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) 
         found.context()
     except (OSError, ValueError) as error:
         files = [str(path) for path in (tls.certificate, tls.key, tls.client_ca) if path]
-        raise SettingError(
-            f"OpenSSL rejects {', '.join(files)} ({error}); replace them", setting="listen.tls"
+        raise _unusable(
+            f"OpenSSL rejects {', '.join(files)} ({error})",
+            setting="listen.tls",
         ) from None
     return found
 

@@ -6,6 +6,7 @@ import hmac
 
 from laar.datalayer.files import read_file
 from laar.errors import SettingError
+from laar.faults import Fault
 from laar.settings import Settings
 from laar.settings.section import value_at
 
@@ -27,14 +28,13 @@ def token_in(settings: Settings, setting: str) -> str | None:
     except (OSError, UnicodeDecodeError) as fault:
         why = getattr(fault, "strerror", None) or "it is not ASCII text"
         raise SettingError(
-            f"{path} can't be read: {why}; create it: openssl rand -hex 24 > {path}",
-            setting=setting,
+            f"{path} can't be read: {why}", setting=setting, fault=Fault.TOKENS
         ) from None
     if not _MIN_CHARS <= len(token) <= _MAX_CHARS or not token.isprintable() or " " in token:
         raise SettingError(
-            f"{path} has no token of {_MIN_CHARS} or more printable characters without spaces; "
-            f"write one to it: openssl rand -hex 24 > {path}",
+            f"{path} has no token of {_MIN_CHARS} or more printable characters without spaces",
             setting=setting,
+            fault=Fault.TOKENS,
         )
     return token
 

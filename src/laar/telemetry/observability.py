@@ -18,6 +18,7 @@ from laar.accuracy.reports import Answered, OutcomeReports
 from laar.core.director import Director
 from laar.errors import SettingError, install, unusable_environment
 from laar.explain.decision_record import DecisionRecord
+from laar.faults import Fault
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.history import History
 from laar.telemetry.log import DecisionLog
@@ -64,7 +65,7 @@ class Observability:
             self.history.settled,
         ]
         if log is not None:
-            self.log = DecisionLog(log, on_problem=partial(problems.report, "decision log"))
+            self.log = DecisionLog(log, on_problem=partial(problems.report, Fault.DECISION_LOG))
             reports.on_verdict = self.log.judged
             on_settled.append(self.log.add)
         if spans is not None:

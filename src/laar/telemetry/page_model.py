@@ -102,7 +102,6 @@ class PageModel:
             },
             "shadow": _shadow(records),
             "compared": _compared(records),
-            "since_s": dict(islice(self.problems.since_s.items(), _PROBLEMS)),
             "events": list(self.events.latest),
         }
 
@@ -111,7 +110,7 @@ class PageModel:
             "about": self.about(),
             "fleet": self._fleet(now, records),
             "fleet_total": len(self._table),
-            "problems": dict(islice(self.problems.items(), _PROBLEMS)),
+            "problems": self.problems.shown(_PROBLEMS),
         }
 
     def _fleet(self, now: float, records: Sequence[DecisionRecord]) -> list[dict[str, object]]:

@@ -1,8 +1,8 @@
 """Current problems of a running picker, for the page, a counter and the log.
 
-Each part of the picker reports problems under a source: a kind, with or without a name, such as
+Each part of the picker reports problems under a source: a `Fault`, with or without a name, such as
 ``scrape 10.0.0.7:8000``. A problem's start and end are each logged once; every report is counted by
-kind. If a whole fleet vanishes, thousands of sources report: problems above the cap are counted,
+fault. If a whole fleet vanishes, thousands of sources report: problems above the cap are counted,
 but neither remembered nor logged.
 """
 
@@ -12,6 +12,9 @@ import logging
 import re
 import time
 from collections import Counter, deque
+from itertools import islice
+
+from laar.faults import Fault
 
 _LOG = logging.getLogger(__name__)
 
@@ -44,17 +47,28 @@ class Problems(dict[str, str]):
         self.since_s: dict[str, float] = {}
         """When each problem began, in seconds since the epoch."""
         self.counts: Counter[str] = Counter()
-        """Reports by kind since the start."""
+        """Reports by fault since the start."""
 
     def current(self) -> Counter[str]:
-        """Return the number of current problems by kind."""
+        """Return the number of current problems by fault."""
         return Counter(source.partition(" ")[0] for source in self)
 
-    def report(self, source: str, message: str | None) -> None:
-        """Report a problem of `source`. Call this again at each failure.
+    def shown(self, most: int) -> dict[str, dict[str, object]]:
+        """Return the first problems by source, each with its remedy and what the runbook says."""
+        found = {}
+        for source, message in islice(self.items(), most):
+            fault, since_s = Fault(source.partition(" ")[0]), self.since_s[source]
+            more = {"remedy": fault.remedy, "runbook": f"/runbook#{fault.section}"}
+            found[source] = {"message": message, "since_s": since_s, **more}
+        return found
 
-        None ends the problem. So does an empty message, for a source that is no longer watched.
+    def report(self, fault: Fault, message: str | None, name: str = "") -> None:
+        """Report a problem, with the name of what has it if there may be several.
+
+        Call this again at each failure. None ends the problem. So does an empty message, for a
+        source that is no longer watched.
         """
+        source = f"{fault} {name}" if name else str(fault)
         known = self.get(source)
         if not message:
             if known is not None:
@@ -64,10 +78,10 @@ class Problems(dict[str, str]):
                 )
             return
         message = _CONTROL.sub(" ", PASSWORD.sub("", message))[:_MAX_CHARS]
-        self.counts[source.partition(" ")[0]] += 1
+        self.counts[fault] += 1
         if known is None and len(self) >= MAX_PROBLEMS:
             return
         self[source] = message
         self.since_s.setdefault(source, time.time())
         if message != known:
-            _LOG.warning("%s: %s", source, message)
+            _LOG.warning("%s: %s; %s", source, message, fault.fix)

@@ -31,6 +31,7 @@ from laar.datalayer.kubernetes.objects import (
 )
 from laar.datalayer.kubernetes.resources import OBJECTIVES, PODS, POOLS, REWRITES, Resource
 from laar.datalayer.kubernetes.settings import KubernetesSource
+from laar.faults import Fault
 from laar.protocol.rules import Rewrite
 
 REPORT_EVERY_S = 0.1
@@ -223,7 +224,8 @@ class KubernetesEndpoints:
         self._problem(part)(shown + more or None)
 
     def _problem(self, part: str) -> Callable[[str | None], None]:
-        return lambda message: self._sink.problem(f"{self.source} {part}", message)
+        name = f"{self.source} {part}".removeprefix("kubernetes ")
+        return lambda message: self._sink.problem(Fault.KUBERNETES, message, name)
 
 
 async def _gather(

@@ -12,7 +12,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from laar.datalayer.endpoints_file import is_loopback, join_address, split_address
-from laar.errors import RequestError
+from laar.errors import RequestError, SettingError
+from laar.faults import Fault
 from laar.server.admin.answers import as_json, refused
 from laar.server.admin.context import context_routes
 from laar.server.admin.explain import explain_routes
@@ -65,9 +66,9 @@ class AdminPort:
                 asyncio.to_thread(token_in, picker.settings, OUTCOMES),
                 return_exceptions=True,
             )
-            faults = [str(f) for f in (viewers, outcomes) if isinstance(f, Exception)]
+            faults = [f.what for f in (viewers, outcomes) if isinstance(f, SettingError)]
             problem = "; ".join([*faults, "the previous token stays in use"])
-            picker.problems.report("token files", problem if faults else None)
+            picker.problems.report(Fault.TOKENS, problem if faults else None)
             if isinstance(viewers, str):
                 self._guard.token = viewers
             if isinstance(outcomes, str):

@@ -21,6 +21,7 @@ from typing import Any
 from laar.datalayer.files import read_file, replace_file
 from laar.datalayer.visits import cancel, occurs
 from laar.errors import SettingError
+from laar.faults import Fault
 from laar.server.sharing.store import Store, StoreError
 from laar.settings.share import Share
 from laar.sharing.settings import SNAPSHOT_INTERVAL_S
@@ -179,7 +180,7 @@ class Sharer:
                 self.connected = False
                 self._warm.set()
                 self._problems.report(
-                    "share", f"{fault}; this picker continues alone, and keeps what it learns"
+                    Fault.SHARE, f"{fault}; this picker continues alone, and keeps what it learns"
                 )
             await asyncio.sleep(pause_s)
             pause_s = min(most_s, 2.0 * pause_s)
@@ -196,8 +197,8 @@ class Sharer:
         self.sharing.outbox.send_all_loads()
         await self._send()  # fails if the store is full, or read-only for this user
         self.connected = True
-        self._problems.report("share", None)
-        self._problems.report("share.snapshot", None)
+        self._problems.report(Fault.SHARE, None)
+        self._problems.report(Fault.SHARE, None, "snapshot")
         keeping = (self._keep_sending, self._keep_receiving, self._keep_snapshots)
         parts = [asyncio.ensure_future(keep()) for keep in keeping]
         try:
@@ -261,10 +262,11 @@ class Sharer:
                 await store.put_snapshot(await asyncio.to_thread(write))
             except StoreError as fault:
                 # Stay connected: if the store can't be reached, sending records fails, too.
-                self._problems.report("share.snapshot", f"{fault}; a new picker will start cold")
+                problem = f"{fault}; a new picker will start cold"
+                self._problems.report(Fault.SHARE, problem, "snapshot")
                 await asyncio.sleep(_REFUSED * SNAPSHOT_INTERVAL_S)
             else:
-                self._problems.report("share.snapshot", None)
+                self._problems.report(Fault.SHARE, None, "snapshot")
 
     async def _take_up(self, data: bytes, what: str) -> None:
         namespace = self.sharing.settings.namespace
@@ -302,4 +304,4 @@ class Sharer:
             await asyncio.to_thread(lambda: replace_file(path, write()))
         except OSError as error:
             fault = f"{path} can't be written ({error.strerror}); the next start will be cold"
-        self._problems.report("share.snapshot_file", fault)
+        self._problems.report(Fault.SNAPSHOT, fault)

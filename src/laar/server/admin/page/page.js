@@ -266,8 +266,7 @@ function headline(frame) {
   const isOut = (e) => OUT.has(e.health);
   const out = frame.fleet.filter(isOut);
   const why = (e) => {
-    const since = frame.since_s[`endpoint ${e.endpoint}`] ?? frame.since_s[`scrape ${e.endpoint}`]
-      ?? frame.since_s[`probe ${e.endpoint}`];
+    const since = ["endpoint", "scrape", "probe"].map((of) => frame.problems[`${of} ${e.endpoint}`]?.since_s).find(Boolean);
     const what = e.health === "unreachable" ? e.health : e.fault || e.health; // a fault is of its last answers
     return `${e.endpoint} ${what}${since ? ` since ${clock(since)}` : ""}`;
   };
@@ -310,15 +309,9 @@ function showHeadline(frame) {
 
 // -- what to do -----------------------------------------------------------------------------------
 
-const RUNBOOK = [["endpoint ", "an-endpoint-gets-no-requests-or-only-a-few"], ["scrape ", "metrics-of-an-endpoint-are-stale"],
-  ["probe ", "an-endpoint-gets-no-requests-or-only-a-few"], ["settings", "a-changed-setting-has-no-effect"],
-  ["endpoints", "a-changed-setting-has-no-effect"]];
-const OF_STATUS = { 404: "404-unknown-model", 413: "413-on-long-prompts-images-or-videos", 503: "503-no-answer-or-no-picker" };
-
-function runbookOf(source) {
-  const found = RUNBOOK.find(([prefix]) => source.startsWith(prefix));
-  return found ? `runbook#${found[1]}` : "runbook";
-}
+const REDIRECTS = "clients-get-301-302-or-402";
+const OF_STATUS = { 301: REDIRECTS, 302: REDIRECTS, 402: REDIRECTS, 404: "404-unknown-model",
+  413: "413-on-long-prompts-images-or-videos", 503: "503-no-answer-or-no-picker" };
 
 function showFailures(frame) {
   $("#failures").hidden = !frame.failures.length;
@@ -367,9 +360,9 @@ function showRest(frame) {
   showShares(frame);
   const problems = Object.entries(frame.problems);
   $("#problems").hidden = !problems.length;
-  const items = problems.map(([source, text]) => {
-    const li = element("li", `${clock(frame.since_s[source])} ${source}: ${text} `);
-    li.append(link(runbookOf(source), "What to do"));
+  const items = problems.map(([source, p]) => {
+    const li = element("li", `${clock(p.since_s)} ${source}: ${p.message}; ${p.remedy} `);
+    li.append(link(`.${p.runbook}`, "Runbook"));
     return li;
   });
   const list = $("#problems ul");
