@@ -136,7 +136,7 @@ WRONG = [
     Wrong("old artifact", "accuracy:\n  capability: old.json", "artifact_schema 99", line=2),
     Wrong("viewers", "decisions:\n  viewers_token_file: none", Fault.TOKENS.fix, line=2),
     Wrong("token", "accuracy:\n  outcomes_token_file: short.token", Fault.TOKENS.fix, line=2),
-    Wrong("certificate", "listen:\n  tls: {certificate: no, key: no}", Fault.TLS.fix, line=2),
+    Wrong("certificate", "listen:\n  tls: {certificate: a, key: b}", Fault.TLS.fix, line=2),
     Wrong(
         "not PEM",
         "listen:\n  tls: {certificate: not.pem, key: not.pem}",

@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from laar.datalayer.endpoints_file import is_loopback, join_address, split_address
-from laar.errors import RequestError, SettingError
+from laar.errors import RequestError
 from laar.faults import Fault
 from laar.server.admin.answers import as_json, refused
 from laar.server.admin.context import context_routes
@@ -66,7 +66,9 @@ class AdminPort:
                 asyncio.to_thread(token_in, picker.settings, OUTCOMES),
                 return_exceptions=True,
             )
-            faults = [f.what for f in (viewers, outcomes) if isinstance(f, SettingError)]
+            faults = [
+                getattr(f, "what", str(f)) for f in (viewers, outcomes) if isinstance(f, Exception)
+            ]
             problem = "; ".join([*faults, "the previous token stays in use"])
             picker.problems.report(Fault.TOKENS, problem if faults else None)
             if isinstance(viewers, str):
