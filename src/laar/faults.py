@@ -10,8 +10,11 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Self
 
+_BYPASS = "answers-carry-no-x-laar-headers"
 _ENDPOINT = "an-endpoint-gets-no-requests-or-only-a-few"
 _METRICS = "metrics-of-an-endpoint-are-stale"
+_MOVED = "the-picked-endpoint-does-not-serve-the-request"
+_NONE = "503-no-endpoints-or-no-candidates"
 _PART = "a-part-of-the-picker-has-a-problem"
 _SETTING = "a-changed-setting-has-no-effect"
 _WAITS = "requests-wait-at-the-picker"
@@ -48,25 +51,17 @@ class Fault(StrEnum):
     # What alerts and `laar doctor` notice.
     PROBLEM = "problem", _PART, "see its message and remedy on the page, in laar doctor or the log"
     GONE = "gone", "no-picker-answers", "start the picker; the end of its log says why it stopped"
-    NO_ENDPOINTS = (
-        "no-endpoints",
-        "503-no-endpoints-or-no-candidates",
-        "list engines that answer, or give their ready pods the labels and models of laar.yaml",
-    )
+    NO_ENDPOINTS = "no-endpoints", _NONE, "list engines that answer, or label their ready pods"
     FAILS = "fails", "requests-fail", "the page's first line says where, laar_completions_total how"
     LATE = "late", _WAITS, "add endpoints, or limit the clients; the page shows where requests wait"
     NO_ROOM = "no-room", _WAITS, "add endpoints, or limit the sessions; flow.max_hold_s limits it"
     BYPASSED = (
         "bypassed",
-        "answers-carry-no-x-laar-headers",
-        "give Envoy the address of listen.ext_proc, and a picker that answers within two seconds",
+        _BYPASS,
+        "let Envoy reach listen.ext_proc, and get answers within 2 s",
     )
     SLOW = "slow", "the-picker-is-slow", "give the picker a whole core, or add a picker"
-    MOVED = (
-        "moved",
-        "the-picked-endpoint-does-not-serve-the-request",
-        "see which fail in the page's column P(answers) and in laar_endpoint_failures_total",
-    )
+    MOVED = "moved", _MOVED, "see which fail in P(answers) and laar_endpoint_failures_total"
     DRIFTED = "drifted", "a-model-is-not-as-fast-as-measured", "run `laar calibrate` again"
 
     section: str

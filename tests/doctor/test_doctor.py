@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 import re
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 import yaml
@@ -34,24 +34,23 @@ CHAT = json.dumps({"model": "auto", "messages": [{"role": "user", "content": "he
 
 @asynccontextmanager
 async def serving(routes):
-    """Serve fixed answers by path, as JSON or text."""
+    """Serve fixed answers by path: JSON, text, or a status and a body."""
 
     async def answer(request):
-        value = routes.get(request.path)
-        if value is None:
-            raise web.HTTPNotFound
-        if isinstance(value, web.Response):
-            return value
+        value = routes.get(request.path, (404, b"404: Not Found"))
+        if isinstance(value, tuple):
+            return web.Response(status=value[0], body=value[1])
         return web.Response(text=value) if isinstance(value, str) else web.json_response(value)
 
     application = web.Application()
-    application.router.add_get("/{path:.*}", answer)
+    application.router.add_route("*", "/{path:.*}", answer)
     async with TestServer(application) as server:
         yield f"127.0.0.1:{server.port}"
 
 
-def endpoint(*models, page=PAGE):
-    return {"/v1/models": {"data": [{"id": m} for m in models]}, "/metrics": page}
+def endpoint(*models, page=PAGE, chat=(404, b"404: Not Found")):
+    models = {"data": [{"id": model} for model in models]}
+    return {"/v1/models": models, "/metrics": page, "/v1/chat/completions": chat}
 
 
 def settings(tmp_path, *endpoints, **sections):
@@ -129,7 +128,7 @@ async def test_a_missing_picker_and_a_missing_envoy_are_findings(tmp_path):
             "does not return its fleet",
         ),
         (
-            {"/readyz": web.Response(status=503, body=b"\xff<html>" * 999)},
+            {"/readyz": (503, b"\xff<html>" * 999)},
             "does not return its fleet",
         ),
         (
@@ -415,94 +414,48 @@ def test_commands_exit_with_their_documented_status(tmp_path):
     assert json.loads(run(app, ["check", "--schema"]).stdout)["title"] == "Settings"
 
 
-@asynccontextmanager
-async def answering(status, body, page=PAGE):
-    """Run an endpoint that looks healthy, and answers chat with this status and body."""
-
-    async def chat(_request):
-        return web.Response(status=status, body=body)
-
-    async def look(request):
-        found = endpoint("m", page=page).get(request.path)
-        return web.Response(text=found) if isinstance(found, str) else web.json_response(found)
-
-    application = web.Application()
-    application.router.add_post("/v1/chat/completions", chat)
-    application.router.add_get("/{path:.*}", look)
-    async with TestServer(application) as server:
-        yield f"127.0.0.1:{server.port}"
+ANSWERS = {
+    "fine": (200, b'data: {"choices":[{"index":0,"delta":{"content":"1"}}]}\n\ndata: [DONE]\n\n'),
+    "no key": (401, b'{"error":"Unauthorized"}'),
+    "no credit": (402, b"no credit"),
+    "no model": (404, b"no model m"),
+    "redirects": (302, b"Found"),
+    "boom": (500, b"boom"),
+    "loading": (503, b"loading"),
+    "error inside": (200, b'data: {"error": {"code": 500}}\n\n'),
+}
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "words"),
+    ("names", "level", "what", "remedy"),
     [
-        (401, b'{"error":"Unauthorized"}', "answers 401 to a chat request"),
-        (500, b"boom", "answers 500 to a chat request: boom"),
-        (200, b'data: {"error": {"code": 500}}\n\n', "answers 200 with an error inside"),
+        ("fine fine no-key", "error", "answers 401 to a chat request", "same keys"),
+        ("fine fine boom", "error", "answers 500 to a chat request: boom", Fault.ENDPOINT.fix),
+        ("fine fine error-inside", "error", "answers 200 with an error inside", "engine's log"),
+        ("no-key no-key", "warning", "its endpoints answer: 2 x 401", "--key-env"),
+        ("loading", "error", "its endpoints answer: 1 x 503", "see its endpoints"),
+        ("no-credit", "error", "answers 402 to a chat request: no credit", "your account"),
+        ("no-model", "warning", "answers 404 to a chat request: no model m", "that it accepts"),
+        ("redirects", "error", "answers 302 and nothing usable", "a page or a proxy"),
     ],
 )
-async def test_a_replica_that_answers_differently_from_its_siblings_is_reported(
-    tmp_path, status, body, words
+async def test_endpoints_that_do_not_answer_a_chat_request_are_reported(
+    tmp_path, names, level, what, remedy
 ):
-    fine = b'data: {"choices":[{"index":0,"delta":{"content":"1"}}]}\n\ndata: [DONE]\n\n'
-    async with answering(200, fine) as a, answering(200, fine) as b, answering(status, body) as c:
-        loaded = settings(tmp_path, *((address, "m", {}) for address in (a, b, c)))
-        _, found = await examine(loaded)
-    (error,) = [finding for finding in found if finding.level is Level.ERROR]
-    assert error.where == f"endpoint {c}"
-    assert words in error.what
-    assert "others with its model answer" in error.what
-    assert error.remedy
+    answers = [ANSWERS[name.replace("-", " ")] for name in names.split()]
+    async with AsyncExitStack() as stack:
+        at = [
+            await stack.enter_async_context(serving(endpoint("m", chat=answer)))
+            for answer in answers
+        ]
+        _, found = await examine(settings(tmp_path, *((address, "m", {}) for address in at)))
+    about = next(finding for finding in found if what in finding.what)
+    assert about.level is Level(level)
+    assert remedy in about.remedy
+    others = "others with its model answer" in about.what
     summary = next(finding for finding in found if finding.where == "model m")
-    assert "2 x 200" in summary.what
-
-
-async def test_a_model_without_an_answering_endpoint_is_not_reported_as_ok(tmp_path):
-    async def loading(request):
-        metrics = request.path == "/metrics"
-        return web.Response(text=PAGE) if metrics else web.Response(status=503, text="loading")
-
-    application = web.Application()
-    application.router.add_route("*", "/{path:.*}", loading)
-    async with TestServer(application) as server:
-        given = settings(tmp_path, (f"127.0.0.1:{server.port}", "m", {}))
-        _, found = await examine(given)
-    assert {finding.level for finding in found} == {Level.ERROR}
-    whats = " | ".join(finding.what for finding in found)
-    assert "its endpoints answer: 1 x 503" in whats
-    assert "/v1/models" in whats
-    assert all(finding.remedy for finding in found)
-
-
-async def test_a_key_required_by_all_endpoints_is_not_an_error(tmp_path):
-    async with answering(401, b"no") as a, answering(401, b"no") as b:
-        loaded = settings(tmp_path, (a, "m", {}), (b, "m", {}))
-        _, found = await examine(loaded)
-    assert not [finding for finding in found if finding.level is Level.ERROR]
-    [denied] = [finding for finding in found if "2 x 401" in finding.what]
-    assert denied.level is Level.WARNING
-    assert "--key-env" in denied.remedy
-
-
-@pytest.mark.parametrize(
-    ("status", "body", "words", "remedy"),
-    [
-        (402, b"no credit", "answers 402 to a chat request: no credit", "your account"),
-        (404, b"no model m", "answers 404 to a chat request: no model m", "a name that it accepts"),
-        (302, b"Found", "answers 302 and nothing usable", "a page or a proxy"),
-    ],
-)
-async def test_a_model_that_answers_only_refusals_is_not_reported_as_ok(
-    tmp_path, status, body, words, remedy
-):
-    async with answering(status, body) as address:
-        loaded = settings(tmp_path, (address, "m", {}))
-        _, found = await examine(loaded)
-    [summary] = [finding for finding in found if finding.where == "model m"]
-    assert summary.level is not Level.OK
-    assert "key" not in summary.remedy
-    [refusal] = [finding for finding in found if words in finding.what]
-    assert remedy in refusal.remedy
+    assert others == (summary.level is Level.OK) == ("fine" in names)
+    assert ("2 x 200" in summary.what) == ("fine" in names)
 
 
 async def test_another_laar_as_an_engine_is_an_error(tmp_path):

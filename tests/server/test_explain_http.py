@@ -233,17 +233,6 @@ async def test_the_log_agrees_with_headers_page_and_metrics(tmp_path, http):
     assert PROMPT.strip() not in log.read_text()
 
 
-async def test_an_unwritable_log_is_reported_and_requests_continue(tmp_path, http):
-    async with watched_picker(tmp_path, decisions={"log": "none/x.jsonl"}) as (runner, url):
-        settle(runner, ask(runner))
-
-        async def told():
-            return "none/x.jsonl can't be written" in str((await get(http, f"{url}/fleet"))[1])
-
-        await eventually(told, what="the problem")
-        assert ask(runner).address
-
-
 # -- the token ---------------------------------------------------------------------------------
 
 TOKEN = "let-me-look-please"

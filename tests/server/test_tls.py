@@ -16,11 +16,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from typer.testing import CliRunner
 
-from laar.cli import app
 from laar.errors import SettingError
+from laar.faults import Fault
 from laar.server.admin.metrics import metrics_page
+from laar.server.checking import faults
+from laar.settings import Loaded, Settings
 from laar.wire import ext_proc_pb2 as pb
 from laar_lab.live.processes import laar_process
 from support import eventually, free_port, port_of
@@ -293,53 +294,33 @@ async def test_laar_serve_supports_certificates_on_both_sides(tmp_path):
         await eventually(lambda: accepts(renewed, client), what="the new certificate", timeout_s=60)
 
 
-def test_laar_check_finds_certificate_errors(tmp_path):
-    expired, valid = make_pair(tmp_path, "expired", days=-1), make_pair(tmp_path, "valid")
-    settings = tmp_path / "laar.yaml"
-
-    def check(pair):
-        tls = {"certificate": str(pair[0]), "key": str(pair[1])}
-        settings.write_text(
-            yaml.safe_dump({"endpoints_file": str(members), "listen": {"tls": tls}})
-        )
-        return CliRunner().invoke(app, ["check", "--no-ports", "-c", str(settings)])
-
-    members = tmp_path / "endpoints.yaml"
-    members.write_text("endpoints: []")
-    assert check(valid).exit_code == 0
-    done = check(expired)
-    assert done.exit_code == 2
-    assert "expired.pem expired on" in done.output
-    assert "is not the key of" in check((valid[0], expired[1])).output
-    weak = check(make_pair(tmp_path, "weak", weak=True))
-    assert weak.exit_code == 2
-    assert "laar.yaml:3: listen.tls: OpenSSL rejects" in weak.output
-
-
-async def test_errors_at_startup_give_the_file_and_a_fix(gateway, tmp_path):
+def test_certificate_errors_give_the_file_and_the_remedy(tmp_path):
     one, other = make_pair(tmp_path, "one"), make_pair(tmp_path, "other")
+    expired = make_pair(tmp_path, "expired", days=-1)
     garbage = tmp_path / "garbage.pem"
     garbage.write_bytes(b"\x00-----BEGIN CERTIFICATE-----\n????\n")
-    unknown_curve = tmp_path / "curve.pem"
+    curve = tmp_path / "curve.pem"
     der = ssl.PEM_cert_to_DER_cert(one[0].read_text())
     der = der.replace(b"\x2a\x86\x48\xce\x3d\x03\x01\x07", b"\x2a\x86\x48\xce\x3d\x03\x01\x7f")
-    unknown_curve.write_text(ssl.DER_cert_to_PEM_cert(der))
-    for tls, said in (
-        ({"certificate": one[0], "key": other[1]}, r"is not the key of .*one\.pem.*"),
-        (
-            {"certificate": garbage, "key": one[1]},
-            r"tls\.certificate: .*garbage.* not a usable",
-        ),
-        ({"certificate": one[0], "key": garbage}, r"tls\.key: .*garbage.* not a usable"),
-        ({"certificate": unknown_curve, "key": one[1]}, r"curve\.pem is not a usable"),
-        ({"certificate": one[0], "key": tmp_path / "none"}, r"tls\.key: can't read .*none"),
-        (
-            {"certificate": one[0], "key": one[1], "client_ca": garbage},
-            r"tls\.client_ca: .*garbage.* not a usable",
-        ),
+    curve.write_text(ssl.DER_cert_to_PEM_cert(der))
+    names = ("certificate", "key", "client_ca")
+    for files, said in (
+        (one, None),
+        (expired, r"tls\.certificate: .*expired\.pem expired on"),
+        (make_pair(tmp_path, "weak", weak=True), r"listen\.tls: OpenSSL rejects .*weak"),
+        ((one[0], other[1]), r"is not the key of .*one\.pem"),
+        ((garbage, one[1]), r"tls\.certificate: .*garbage.* not a usable"),
+        ((one[0], garbage), r"tls\.key: .*garbage.* not a usable"),
+        ((curve, one[1]), r"curve\.pem is not a usable"),
+        ((one[0], tmp_path / "none"), r"tls\.key: can't read .*none"),
+        ((*one, garbage), r"tls\.client_ca: .*garbage.* not a usable"),
     ):
-        with pytest.raises(SettingError, match=said):
-            await picker(gateway, **{name: str(path) for name, path in tls.items()})
+        listen = {"tls": dict(zip(names, map(str, files), strict=False))}
+        endpoints = [{"address": "127.0.0.1:1", "model": "m"}]
+        made = Settings.model_validate({"endpoints": endpoints, "listen": listen})
+        found = faults(Loaded(settings=made), ports=False)
+        assert bool(found) == bool(said), found
+        assert all(re.search(said, each) and Fault.TLS.fix in each for each in found), found
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from laar.core.feedback import Feedback
 from laar.core.guards import Observers, run_steps
 from laar.core.interfaces import Assessor, PartFailure, Room
 from laar.core.membership import key_of
+from laar.core.modes import REFUSALS
 from laar.core.policy import Policy
 from laar.core.request import Request
 from laar.errors import RequestError
@@ -237,8 +238,9 @@ class Director(Chooser):
         flight.settled = True
         if decision.request.retries:
             self.companions.end(decision)
-        if decision.request.any_mode:
-            self.candidates.refused.note(decision, end)
+        if decision.request.any_mode and (end.ok or end.status in REFUSALS):
+            name, ended_at = flight.model, decision.now + end.latency_s
+            self.candidates.refused.note(name, decision.mode, refused=not end.ok, now=ended_at)
         if flight.attempt is not None and flight.attempt.useless:
             end.ok = False  # learn no more from it than from a refusal
         run_steps(self._observers.ending, self.degraded, decision, end)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import orjson
 
@@ -21,12 +21,11 @@ from laar.core.request import LIMITS, Api, is_reproducible
 from laar.health.recent import Habit, stands_out
 from laar.latest import Latest
 
-if TYPE_CHECKING:
-    from laar.core.decision import Completion, Decision
-
 Members = Mapping[str, object]
 
-_REFUSALS = frozenset((400, 422))
+REFUSALS = frozenset((400, 422))
+"""Statuses of an engine that may not know the members of a mode."""
+
 _MAX_NAMES = 1024
 
 _SAY_HOW_HARD = frozenset(("reasoning_effort", "reasoning", "thinking"))
@@ -88,15 +87,13 @@ class Refused:
     def __init__(self) -> None:
         self._habits: Latest[str, Habit] = Latest(_MAX_NAMES)  # by mode; by model without one
 
-    def note(self, decision: Decision, end: Completion) -> None:
-        """Record how a request ended that could have been asked in a mode."""
-        name, mode = decision.flight.model, decision.mode
-        refused = not end.ok and end.status in _REFUSALS
+    def note(self, name: str, mode: Mode | None, *, refused: bool, now: float) -> None:
+        """Record the answer to a request that could have been asked in a mode."""
         if refused and name not in self._habits:  # nothing is counted before the first refusal
             for each in (name, mode.model if mode else name):
                 self._habits[each] = self._habits.get(each) or Habit()
-        if (refused or end.ok) and (habit := self._habits.get(name)) is not None:
-            habit.note(decision.now + end.latency_s, happened=refused)
+        if (habit := self._habits.get(name)) is not None:
+            habit.note(now, happened=refused)
 
     def refuses(self, mode: Mode, now: float) -> bool:
         """Return whether requests are refused because of a mode, as far as is known."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import ClientSession
 
+from laar.core.director import Director
 from laar.core.endpoints import Slots
 from laar.core.filters import MAX_FAILURES, STALE_S, awake
 from laar.core.membership import EVENTS_LABEL, EndpointSpec
@@ -28,8 +29,8 @@ from laar.errors import SettingError, install
 from laar.faults import Fault
 from laar.health import GOOD, Kind
 from laar.server.fleet import FleetState
-from laar.server.picker import Picker
 from laar.server.tasks import Tasks
+from laar.settings import Settings
 
 if TYPE_CHECKING:
     from laar.datalayer.kubernetes.collector import KubernetesEndpoints
@@ -44,12 +45,30 @@ _LOOK_S = 1.0
 
 
 class Collectors:
-    """Creates and runs the collectors that the settings require."""
+    """Creates and runs the collectors that the settings require.
 
-    def __init__(self, picker: Picker, fleet: FleetState) -> None:
-        self._picker = picker
+    They pass what they find to `fleet`, and read pages less often while the picker `is_at_rest`.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        director: Director,
+        fleet: FleetState,
+        *,
+        clock: Callable[[], float],
+        is_at_rest: Callable[[], bool],
+    ) -> None:
+        self._settings = settings
+        self._director = director
+        self._table, self._health = director.table, director.health
         self._fleet = fleet
-        self._clock = picker.clock
+        self._clock = clock
+        self._is_at_rest = is_at_rest
+        self._common: dict[str, Any] = {"clock": clock, "rng": director.rng}
+        self.names = ServedNames(
+            lambda: [*self._targets(), *fleet.nameless()], fleet, **self._common
+        )
         self._file: EndpointsFile | None = None
         self._clusters: dict[str, KubernetesEndpoints] = {}
         self._out: dict[str, str] = {}
@@ -57,8 +76,8 @@ class Collectors:
 
     def _works(self, address: str) -> bool:
         """Return whether an endpoint answers, as far as probes and requests show."""
-        table, now, slots = self._picker.table, self._clock(), self._picker.table.named(address)
-        states = (self._picker.health.state(slot, now) for slot in slots)
+        table, now, slots = self._table, self._clock(), self._table.named(address)
+        states = (self._health.state(slot, now) for slot in slots)
         return any(table.failures[slots] < MAX_FAILURES) and "failing" not in states
 
     def declare(self, endpoints: Sequence[EndpointSpec]) -> None:
@@ -71,7 +90,7 @@ class Collectors:
         Raises:
             SettingError: the endpoints file cannot be used, or laar is not in a cluster's pod.
         """
-        settings = self._picker.settings
+        settings = self._settings
         self.declare(settings.listed())
         if settings.endpoints_file is not None:
             must_exist(settings.endpoints_file)
@@ -100,7 +119,7 @@ class Collectors:
         for name, cluster in self._clusters.items():
             tasks.spawn(name, cluster.run)
         self._start_visits(tasks)
-        self._picker.health.questions.are_asked = True
+        self._health.questions.are_asked = True
         tasks.spawn("ask", partial(keep_asking, self._to_ask))
         tasks.spawn("compare", partial(keep_asking, self._to_compare, most=_MAX_COMPARED))
 
@@ -125,41 +144,37 @@ class Collectors:
         return self._fleet.has_all_of(self._clusters.keys())
 
     def _start_visits(self, tasks: Tasks) -> None:
-        picker, fleet, readings = self._picker, self._fleet, self._picker.settings.readings
-        common: dict[str, Any] = {"clock": self._clock, "rng": picker.rng}
-        names = ServedNames(lambda: [*self._targets(), *fleet.nameless()], fleet, **common)
-        picker.doubt_names = names.doubt
-
-        def with_route(route: str, name: str) -> frozenset[str] | None:
-            aliases = picker.director.settings.aliases
-            is_virtual = not name or name in aliases
-            return names.with_route(route, aliases.get(name, ())) if is_virtual else None
-
-        picker.with_route = with_route
+        readings, common = self._settings.readings, self._common
         scrape_s = partial(self.interval_s, readings.scrape_interval_s, STALE_S)
         probe_s = partial(self.interval_s, readings.probe_interval_s, STALE_AFTER_S)
         for visits in (
-            Scraper(self._targets, fleet, interval_s=scrape_s, **common),
-            names,
-            Prober(self._targets, fleet, interval_s=probe_s, **common),
+            Scraper(self._targets, self._fleet, interval_s=scrape_s, **common),
+            self.names,
+            Prober(self._targets, self._fleet, interval_s=probe_s, **common),
         ):
             tasks.spawn(visits.kind, visits.run)
+
+    def with_route(self, route: str, name: str) -> frozenset[str] | None:
+        """Return the endpoints that may serve an API route, if the name leaves a choice."""
+        aliases = self._director.settings.aliases
+        is_virtual = not name or name in aliases
+        return self.names.with_route(route, aliases.get(name, ())) if is_virtual else None
 
     def interval_s(self, set_s: float, stale_s: float) -> float:
         """Return the seconds between visits to an endpoint: as configured, or more while idle.
 
         It is not lengthened beyond half of `stale_s`, so that idleness makes no reading stale.
         """
-        factor = _AT_REST if self._picker.is_at_rest() else 1.0
+        factor = _AT_REST if self._is_at_rest() else 1.0
         return max(set_s, min(factor * set_s, stale_s / 2))
 
     def _targets(self) -> Sequence[EndpointSpec]:
         """Return one endpoint per address, since its ranks share pages and connections."""
-        return [spec for spec in self._picker.table.specs() if not spec.rank]
+        return [spec for spec in self._table.specs() if not spec.rank]
 
     def _report_out(self, running: Slots, now: float) -> None:
         """Report endpoints that have stopped receiving requests, or receive them again."""
-        table, health = self._picker.table, self._picker.health
+        table, health = self._table, self._health
         out = {}
         for slot in filter(running.__contains__, health.records.outliers):
             key, state = table.spec(slot).key, health.state(slot, now)
@@ -172,7 +187,7 @@ class Collectors:
         self._out = out
 
     def _to_ask(self, most: int) -> list[Asking]:
-        table, questions, now = self._picker.table, self._picker.health.questions, self._clock()
+        table, questions, now = self._table, self._health.questions, self._clock()
         running = table.active[awake(table, table.active, now)]
         self._report_out(running, now)
         due: list[Asking] = []
@@ -184,7 +199,7 @@ class Collectors:
         return due
 
     def _to_compare(self, most: int) -> list[Asking]:
-        doubts = self._picker.health.questions.doubts
+        doubts = self._health.questions.doubts
         return [partial(self._compare, *doubts.pop()) for _ in range(min(most, len(doubts)))]
 
     async def _compare(self, slot: int, name: str, session: ClientSession) -> None:
@@ -194,8 +209,8 @@ class Collectors:
         otherwise it is down, or requires a client's key. It is compared with the endpoint that last
         answered for the model, since others may fail too.
         """
-        table, own, lacks = self._picker.table, self._picker.table.by_slot.get(slot), False
-        known = self._picker.health.records.endpoints
+        table, own, lacks = self._table, self._table.by_slot.get(slot), False
+        known = self._health.records.endpoints
 
         def proved_at(at: int) -> float:
             return known[at].proved_at.get(name, 0.0) if at in known else 0.0
@@ -203,7 +218,7 @@ class Collectors:
         while own is not None:
             listed = table.by_slot.items()
             others = [at for at, s in listed if name in s.models and s.address != own.address]
-            self._picker.rng.shuffle(others)
+            self._director.rng.shuffle(others)
             other = table.by_slot.get(max(others, key=proved_at, default=slot), own)
             specs = replace(own, models=(name,)), replace(other, models=(name,)), own
             asked = await asyncio.gather(*(ask(session, spec) for spec in specs))
@@ -221,7 +236,7 @@ class Collectors:
 
     async def _ask(self, spec: EndpointSpec, session: ClientSession) -> None:
         asked = await ask(session, spec)
-        table, now = self._picker.table, self._clock()
+        table, now = self._table, self._clock()
         slot = table.slot_counted(spec.key)
         if slot < 0:
             return
@@ -230,9 +245,7 @@ class Collectors:
             # Perhaps only the picker can't reach it. Count it as failed anyway: trying a prefiller
             # costs a client its answer, since Envoy's retries all use the same prefiller.
             failed = Kind.STATUS
-        self._picker.health.questions.answered(
-            slot, asked.reply, now, failed, refused=asked.refused
-        )
+        self._health.questions.answered(slot, asked.reply, now, failed, refused=asked.refused)
 
 
 def must_exist(endpoints_file: Path) -> None:

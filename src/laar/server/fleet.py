@@ -183,7 +183,7 @@ class FleetState:
         if slot >= 0:
             self._beliefs.emptied(slot, self._table.spec(slot).models[0], past=past, at_s=at_s)
             if not past:
-                self._picker.emptied(slot)
+                self._picker.context.forget(self._table.spec(slot).address)
 
     def lost(self, key: str) -> None:
         """Forget the blocks known from the endpoint's events because some events were lost.
@@ -255,7 +255,7 @@ class FleetState:
             # The host's memory also keeps what the cache evicts; its size may be NaN.
             self._beliefs.set_capacity(slot, max(reading.capacity_tokens, reading.host_tokens))
             if is_empty:
-                self._picker.emptied(slot)
+                self._picker.context.forget(self._table.spec(slot).address)
             self._picker.reading(key, reading)
             # Its own page, read since it drains, shows the requests of all pickers.
             if slot in self._table.draining and reading.waiting + reading.running <= 0.0:

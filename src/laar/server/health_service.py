@@ -24,7 +24,7 @@ from laar.server.transport import Call, Code, Handler
 from laar.wire.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 if TYPE_CHECKING:
-    from laar.server.transport import Server
+    from laar.server.ports import Server
 
 _SERVICE = "grpc.health.v1.Health"
 _READY_NAMES = ("", "readiness", "inference-extension", SERVICE)

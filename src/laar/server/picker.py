@@ -207,10 +207,6 @@ class Picker:
             address = self.table.spec(slot).address
             self.context.forget(address, min(map(beliefs.oldest_at, self.table.named(address))))
 
-    def emptied(self, slot: int) -> None:
-        """Forget the cached content of an endpoint whose cache was emptied."""
-        self.context.forget(self.table.spec(slot).address)
-
     def _about(self) -> dict[str, object]:
         """Return what the live page shows of parts other than the director."""
         routing, gate = self.settings.routing, self.admission

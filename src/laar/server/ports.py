@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from laar.datalayer.endpoints_file import join_address, split_address
 from laar.errors import SettingError
@@ -14,8 +14,11 @@ from laar.server.extproc.exchange import Exchange
 from laar.server.transport import listener
 
 if TYPE_CHECKING:
-    from laar.server.transport import Server
+    from laar.server.grpc_server import GrpcServer
+    from laar.server.h2 import H2Server
     from laar.settings.listening import Listen
+
+    Server: TypeAlias = H2Server | GrpcServer
 
 _LONGEST_MESSAGE_BYTES = 64 << 20
 _METADATA_BYTES = 1 << 20

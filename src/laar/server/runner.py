@@ -13,6 +13,7 @@ import contextlib
 import logging
 import os
 import signal
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -35,9 +36,9 @@ from laar.settings import Loaded, Settings
 from laar.settings.ignored import remarks
 
 if TYPE_CHECKING:
+    from laar.server.ports import Server
     from laar.server.supervisor import Home
     from laar.server.tls import ServerTls
-    from laar.server.transport import Server
 
 _LOG = logging.getLogger(__name__)
 
@@ -78,22 +79,24 @@ class Runner:
         loaded = Loaded(settings=settings) if isinstance(settings, Settings) else settings
         self._home = home
         snapshot = home.snapshot if home else None
-        self.picker = Picker(loaded.settings, seed=seed, snapshot=snapshot)
-        self.reloader = SettingsReloader(loaded, problems=self.picker.problems)
-        self.picker.reloader = self.reloader
+        picker = self.picker = Picker(loaded.settings, seed=seed, snapshot=snapshot)
+        self.reloader = picker.reloader = SettingsReloader(loaded, problems=picker.problems)
         self.health = HealthService()
-        self.admin = AdminPort(self.picker, self.health)
-        self.fleet = FleetState(self.picker, on_change=self._endpoints_changed)
-        self.collectors = Collectors(self.picker, self.fleet)
+        self.admin = AdminPort(picker, self.health)
+        self.fleet = FleetState(picker, on_change=self._endpoints_changed)
+        director, clock = picker.director, picker.clock
+        self.collectors = Collectors(
+            loaded.settings, director, self.fleet, clock=clock, is_at_rest=picker.is_at_rest
+        )
+        picker.doubt_names = self.collectors.names.doubt
+        picker.with_route = self.collectors.with_route
         self._loaded = loaded
         self._tls: ServerTls | None = None
-        self.tasks = Tasks(self.picker.problems)
+        self.tasks = Tasks(picker.problems)
         self._flow: FlowControl | None = None
-        if (admission := self.picker.admission) is not None:
-            director, clock = self.picker.director, self.picker.clock
-            waited = self.picker.waited
-            self._flow = FlowControl(admission, director, clock=clock, waited=waited)
-        self.processor = ExternalProcessor(self.picker, self._flow)
+        if (admission := picker.admission) is not None:
+            self._flow = FlowControl(admission, director, clock=clock, waited=picker.waited)
+        self.processor = ExternalProcessor(picker, self._flow)
         self._stopping = asyncio.Event()
         self._is_warm = False
 
@@ -268,7 +271,7 @@ def serve(settings: Loaded, *, home: Home | None = None) -> None:
             loop.add_signal_handler(number, runner.stop)
         loop.add_signal_handler(signal.SIGHUP, runner.reloader.look)
         started = asyncio.Event()
-        collecting = asyncio.create_task(_collect(runner.picker, started))
+        collecting = asyncio.create_task(_collect(runner.picker.is_at_rest, started))
         running = asyncio.create_task(runner.run(started=started))
         try:
             with settings.located():
@@ -295,8 +298,8 @@ async def _report_stalls() -> None:
             )
 
 
-async def _collect(picker: Picker, started: asyncio.Event) -> None:
+async def _collect(is_at_rest: Callable[[], bool], started: asyncio.Event) -> None:
     await started.wait()
     keep_freed()
     keep_young()
-    await collect_at_rest(picker.is_at_rest)
+    await collect_at_rest(is_at_rest)

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import socket
 from enum import IntEnum
-from typing import TYPE_CHECKING, Protocol, TypeAlias
-
-if TYPE_CHECKING:
-    from laar.server.grpc_server import GrpcServer
-    from laar.server.h2 import H2Server
-
-    Server: TypeAlias = H2Server | GrpcServer
+from typing import Protocol
 
 MOST_STREAMS = 100_000
 """Maximum streams per connection, as in the circuit breaker of laar's bootstraps."""

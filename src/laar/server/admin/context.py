@@ -15,13 +15,11 @@ from starlette.routing import Route
 
 from laar.errors import unknown
 from laar.server.admin.answers import as_json
-from laar.server.context_hooks import Ordering
-from laar.server.picker import Picker
+from laar.server.context_hooks import ContextHooks, Ordering
 
 
-def context_routes(picker: Picker) -> list[Route]:
+def context_routes(hooks: ContextHooks) -> list[Route]:
     """Return the routes for the admin port."""
-    hooks = picker.context
 
     async def show(_request: Request) -> Response:
         return as_json({"routes": [_shown(ordering) for ordering in hooks.orderings]})

@@ -11,8 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from laar.flow.admission import Admission
 from laar.server.admin.answers import as_json
-from laar.server.picker import Picker
+from laar.telemetry.observability import Observability
 
 _PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -36,9 +37,10 @@ _PAGE_HEADERS = {
 }
 
 
-def page_routes(picker: Picker) -> list[Route]:
+def page_routes(
+    seen: Observability, gate: Admission | None, clock: Callable[[], float]
+) -> list[Route]:
     """Return the routes for the admin port."""
-    seen, gate, clock = picker.observability, picker.admission, picker.clock
 
     def view(shown: Callable[[float], object]) -> Callable[[Request], Awaitable[Response]]:
         """Return a handler that answers with what `shown` returns for the current time."""

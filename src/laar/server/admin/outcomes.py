@@ -10,7 +10,7 @@ the routing (within the hourly cap), so a token can be required.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated
 
 import orjson
@@ -20,11 +20,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from laar.accuracy.reports import Verdict
+from laar.core.director import Director
 from laar.datalayer.endpoints_file import is_loopback
 from laar.errors import RequestError, first_fault
 from laar.server.admin.answers import as_json
 from laar.server.admin.guard import body_of
-from laar.server.picker import Picker
+from laar.server.context_hooks import ContextHooks
+from laar.server.learning import Learning
 from laar.server.token_file import OUTCOMES, is_sent
 from laar.slices import Slice
 
@@ -49,18 +51,24 @@ class _Batch(BaseModel):
     outcomes: Annotated[list[_Outcome], Field(max_length=MAX_BATCH)]
 
 
-def routes(picker: Picker, token: Callable[[], str | None]) -> list[Route]:
+def routes(
+    learning: Learning,
+    director: Director,
+    hooks: ContextHooks,
+    *,
+    listen: str,
+    token: Callable[[], str | None],
+    clock: Callable[[], float],
+) -> list[Route]:
     """Return the routes for the admin port.
 
     Without a token, a port that other machines can reach accepts no reports.
     """
-    learning, listen = picker.learning, picker.settings.listen.admin
     open_to_others = token() is None and not is_loopback(listen)
 
     async def models(_request: Request) -> Response:
-        entries = await asyncio.to_thread(
-            learning.models, picker.table.judged, picker.director.engines
-        )
+        judged, engines = director.table.judged, director.engines
+        entries = await asyncio.to_thread(learning.models, judged, engines)
         return as_json({"models": entries})
 
     async def report(request: Request) -> Response:
@@ -70,24 +78,18 @@ def routes(picker: Picker, token: Callable[[], str | None]) -> list[Route]:
         if needed is not None and not is_sent(needed, sent):
             raise RequestError(401, "no-token", "send the token as `Authorization: Bearer ...`")
         outcomes = _parsed(await body_of(request, MAX_BODY_BYTES))
-        pairs = [(outcome.decision_id, outcome.correct) for outcome in outcomes]
-        verdicts = await _report(picker, pairs)
+        verdicts, now, slice_ = [], clock(), Slice()
+        for each in outcomes:
+            verdict = learning.reports.report(each.decision_id, each.correct, now)
+            if verdict is Verdict.TAKEN:
+                hooks.reported(each.decision_id, each.correct)
+            verdicts.append(verdict)
+            await slice_.step()
         accepted = sum(verdict in (Verdict.TAKEN, Verdict.PASSED) for verdict in verdicts)
         ignored = len(verdicts) - accepted
         return as_json({"accepted": accepted, "ignored": ignored, "verdicts": verdicts})
 
     return [Route("/models", models), Route("/outcomes", report, methods=["POST"])]
-
-
-async def _report(picker: Picker, outcomes: Sequence[tuple[str, bool]]) -> list[Verdict]:
-    verdicts, now, slice_ = [], picker.clock(), Slice()
-    for decision_id, correct in outcomes:
-        verdict = picker.learning.reports.report(decision_id, correct, now)
-        if verdict is Verdict.TAKEN:
-            picker.context.reported(decision_id, correct)
-        verdicts.append(verdict)
-        await slice_.step()
-    return verdicts
 
 
 def _parsed(body: bytes) -> list[_Outcome]:

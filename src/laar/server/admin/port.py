@@ -45,10 +45,17 @@ class AdminPort:
         app = Starlette(
             routes=[
                 *own_routes(picker, health),
-                *outcome_routes(picker, lambda: self._outcomes_token),
+                *outcome_routes(
+                    picker.learning,
+                    picker.director,
+                    picker.context,
+                    listen=settings.listen.admin,
+                    token=lambda: self._outcomes_token,
+                    clock=picker.clock,
+                ),
                 *explain_routes(picker),
-                *page_routes(picker),
-                *context_routes(picker),
+                *page_routes(picker.observability, picker.admission, picker.clock),
+                *context_routes(picker.context),
             ],
             exception_handlers={RequestError: _refuse},
         )

@@ -56,7 +56,7 @@ class Exchange(Handler):
         self._waiting: asyncio.Task[None] | None = None
         processor.metrics.streams_open += 1
         processor.begun += 1
-        processor.exchanges.add(self)
+        processor.leaving.add(self.let_go)
 
     # -- for the transport -----------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class Exchange(Handler):
             self._waiting.cancel()
         if self._held is not None:
             self._held.forget()
-        processor.exchanges.discard(self)
+        processor.leaving.discard(self.let_go)
         processor.metrics.streams_open -= 1
         if stream is None:
             return

@@ -24,7 +24,6 @@ from laar.protocol.agreed import DECISION_MARGIN_S
 from laar.protocol.events import Immediate, Refused
 from laar.protocol.ports import Recorder
 from laar.protocol.stream import Environment
-from laar.server.extproc.exchange import Exchange
 from laar.server.flow_control import FlowControl, Waiting
 
 if TYPE_CHECKING:
@@ -71,7 +70,8 @@ class ExternalProcessor(Recorder):
         self.index = picker.prefixes.index
         self._lists = lru_cache(_MAX_LISTS)(self._list)
         self._lists_of: object = None
-        self.exchanges: set[Exchange] = set()
+        self.leaving: set[Callable[[], None]] = set()
+        """The `let_go` of each open exchange."""
         self.begun = 0
         """Number of streams that have begun."""
         longest_hold_s = picker.settings.flow.admission.max_hold_s
@@ -108,8 +108,8 @@ class ExternalProcessor(Recorder):
         Envoy then considers the picker done. If the connection were lost instead, Envoy would treat
         that as a failure and, when failing closed, also truncate the client's response.
         """
-        for exchange in tuple(self.exchanges):
-            exchange.let_go()
+        for let_go in tuple(self.leaving):
+            let_go()
 
     def _listed(self, pool: str, name: str) -> bytes | None:
         """Return the models of a pool or of all pools, or a single model; None without endpoints.
