@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import aiohttp
@@ -13,7 +12,6 @@ from hypothesis.internal.conjecture import providers
 
 from laar.envoy.process import find_binary
 from laar.errors import SettingError
-from support import RecordingUpstream
 
 _WORKERS = 4
 """The number of workers that `make test` starts on two cores."""
@@ -83,17 +81,6 @@ def envoy_binary() -> Path:
         return find_binary()
     except SettingError as error:
         pytest.skip(str(error))
-
-
-@pytest.fixture
-async def start_upstream() -> AsyncIterator[Callable[[], Awaitable[RecordingUpstream]]]:
-    """Return a function that starts recording upstreams, which stop after the test."""
-    async with AsyncExitStack() as stack:
-
-        async def start(host: str = "127.0.0.1") -> RecordingUpstream:
-            return await stack.enter_async_context(RecordingUpstream(host=host))
-
-        yield start
 
 
 @pytest.fixture

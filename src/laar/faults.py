@@ -34,7 +34,7 @@ class Fault(StrEnum):
     PROBE = "probe", _ENDPOINT, "start it, make it reachable (https: ca_file, sni), or remove it"
     SCRAPE = "scrape", _METRICS, "set its `engine`, and its `metrics_url` ('' if it has no page)"
     LOAD = "load", _METRICS, "restart the engine: its page still shows requests that have ended"
-    ENDPOINT = "endpoint", _ENDPOINT, "see the engine's log, and how it answers `laar doctor`"
+    ENDPOINT = "endpoint", _ENDPOINT, "see the engine's log; check its key, quota, model, template"
     KV_EVENTS = "kv-events", _PART, "correct its labels, or how the engine publishes events"
     EDS = "eds", _PART, _WRITE
     DECISION_LOG = "decision-log", _PART, _WRITE

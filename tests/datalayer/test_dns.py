@@ -39,40 +39,43 @@ def spec(address: str, *models: str) -> EndpointSpec:
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("laar.datalayer.dns.INTERVAL_S", 0.01)
     monkeypatch.setattr("laar.datalayer.dns.RETRY_S", 0.01)
-    monkeypatch.setattr(dns, "system_lookup", dns.system_lookup)  # restores what tests replace
-
-
-def resolver(sink: Any, names: Names) -> Resolver:
-    dns.system_lookup = names.lookup
-    return Resolver(sink)
 
 
 @pytest.fixture
-def hanging(
-    recorder: Any, start: Any, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[Names, Resolver]]:
+def resolve(recorder: Any, start: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Resolver]:
+    """Return a function that starts a resolver with a fake DNS."""
+
+    def begin(
+        names: Names, *specs: EndpointSpec, works: Callable[[str], bool] = lambda _address: False
+    ) -> Resolver:
+        monkeypatch.setattr(dns, "system_lookup", names.lookup)
+        under_test = Resolver(recorder, works)
+        under_test.replace("file", specs)
+        start(under_test.run())
+        return under_test
+
+    return begin
+
+
+@pytest.fixture
+def hanging(resolve: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Names, Resolver]]:
     """Return a function that starts a resolver whose lookups hang."""
 
     def begin(*specs: EndpointSpec) -> tuple[Names, Resolver]:
         monkeypatch.setattr("laar.datalayer.dns.TIMEOUT_S", 0.02)
         names = Names(gpu=["10.0.0.1"])
         names.hang.clear()
-        under_test = resolver(recorder, names)
-        under_test.replace("file", specs)
-        start(under_test.run())
-        return names, under_test
+        return names, resolve(names, *specs)
 
     return begin
 
 
 async def test_ip_literals_pass_immediately_and_names_follow(
-    recorder: Any, start: Any, until: Any
+    recorder: Any, resolve: Any, until: Any
 ) -> None:
     names = Names(gpu=["10.0.0.2", "10.0.0.1"], six=["2001:db8::1"])
-    under_test = resolver(recorder, names)
-    under_test.replace("file", [spec("10.9.9.9:1"), spec("gpu:8000", "a", "b"), spec("six:7")])
+    resolve(names, spec("10.9.9.9:1"), spec("gpu:8000", "a", "b"), spec("six:7"))
     assert recorder.addresses == ["10.9.9.9:1"]
-    start(under_test.run())
     expected = ["10.0.0.1:8000", "10.0.0.2:8000", "10.9.9.9:1", "[2001:db8::1]:7"]
     await until(lambda: recorder.addresses == expected)
     by_address = {one.address: one for one in recorder.specs["file"]}
@@ -80,12 +83,10 @@ async def test_ip_literals_pass_immediately_and_names_follow(
 
 
 async def test_endpoints_are_replaced_only_when_dns_records_change(
-    recorder: Any, start: Any, until: Any
+    recorder: Any, resolve: Any, until: Any
 ) -> None:
     names = Names(gpu=["10.0.0.1"])
-    under_test = resolver(recorder, names)
-    under_test.replace("file", [spec("gpu:8000")])
-    start(under_test.run())
+    resolve(names, spec("gpu:8000"))
     await until(lambda: len(names.asked) > 5)
     assert recorder.replaced == 2
     names.names["gpu"] = ["10.0.0.3"]
@@ -93,23 +94,19 @@ async def test_endpoints_are_replaced_only_when_dns_records_change(
 
 
 async def test_names_resolved_together_are_passed_on_together(
-    recorder: Any, start: Any, until: Any
+    recorder: Any, resolve: Any, until: Any
 ) -> None:
     found = {f"n{i}": [f"10.0.{i}.1"] for i in range(100)}
-    under_test = resolver(recorder, Names(**found))
-    under_test.replace("file", [spec(f"{name}:1") for name in found])
-    start(under_test.run())
+    resolve(Names(**found), *(spec(f"{name}:1") for name in found))
     await until(lambda: len(recorder.addresses) == 100)
     assert recorder.replaced < 20
 
 
 async def test_a_name_that_fails_keeps_its_last_addresses_and_recovers(
-    recorder: Any, start: Any, until: Any
+    recorder: Any, resolve: Any, until: Any
 ) -> None:
     names = Names(gpu=["10.0.0.1"])
-    under_test = resolver(recorder, names)
-    under_test.replace("file", [spec("gpu:8000")])
-    start(under_test.run())
+    resolve(names, spec("gpu:8000"))
     await until(lambda: recorder.addresses)
     del names.names["gpu"]
     await until(lambda: recorder.problems)
@@ -137,12 +134,10 @@ async def test_a_hanging_lookup_is_reported_and_occupies_one_slot_until_it_answe
 
 
 async def test_names_removed_from_the_source_are_forgotten(
-    recorder: Any, start: Any, until: Any
+    recorder: Any, resolve: Any, until: Any
 ) -> None:
     names = Names(gpu=["10.0.0.1"])
-    under_test = resolver(recorder, names)
-    under_test.replace("file", [spec("gpu:8000"), spec("bad:8000")])
-    start(under_test.run())
+    under_test = resolve(names, spec("gpu:8000"), spec("bad:8000"))
     await until(lambda: recorder.addresses and "dns bad" in recorder.problems)
     under_test.replace("file", [spec("10.1.1.1:1")])
     assert recorder.addresses == ["10.1.1.1:1"]
@@ -153,12 +148,10 @@ async def test_names_removed_from_the_source_are_forgotten(
 
 
 async def test_two_names_for_one_address_are_one_endpoint(
-    recorder: Any, start: Any, until: Any
+    recorder: Any, resolve: Any, until: Any
 ) -> None:
     names = Names(a=["10.0.0.1"], b=["10.0.0.1"])
-    under_test = resolver(recorder, names)
-    under_test.replace("file", [spec("a:1", "first"), spec("b:1", "first"), spec("b:1", "second")])
-    start(under_test.run())
+    under_test = resolve(names, spec("a:1", "first"), spec("b:1", "first"), spec("b:1", "second"))
     await until(lambda: recorder.addresses)
     assert [one.models for one in recorder.specs["file"]] == [("first",)]
     assert "b:1 is 10.0.0.1:1, which is already listed" in recorder.problems["dns file"]
@@ -169,13 +162,11 @@ async def test_two_names_for_one_address_are_one_endpoint(
 
 
 async def test_a_name_with_too_many_addresses_is_truncated_consistently(
-    recorder: Any, start: Any, until: Any
+    recorder: Any, resolve: Any, until: Any
 ) -> None:
     many = [f"10.{i}.{j}.1" for i, j in itertools.product(range(20), range(20))]
     names = Names(gpu=many)
-    under_test = resolver(recorder, names)
-    under_test.replace("file", [spec("gpu:1")])
-    start(under_test.run())
+    resolve(names, spec("gpu:1"))
     await until(lambda: recorder.addresses)
     assert len(recorder.addresses) == MAX_ADDRESSES
     assert "the last 144 are left out" in recorder.problems["dns gpu"]
@@ -199,14 +190,11 @@ class Parts(Names):
 
 @pytest.mark.parametrize(("addresses", "most"), [(6, 3), (6, 5), (4, 1), (12, 3)])
 async def test_an_address_that_answers_outlives_partial_answers(
-    recorder: Any, start: Any, until: Any, figure: Any, addresses: int, most: int
+    recorder: Any, resolve: Any, until: Any, figure: Any, addresses: int, most: int
 ) -> None:
     all_of_them = [f"10.0.0.{n}" for n in range(1, addresses + 1)]
     names, gone = Parts(all_of_them, most, seed=5), set[str]()
-    dns.system_lookup = names.lookup
-    under_test = Resolver(recorder, lambda address: address not in gone)
-    under_test.replace("file", [spec("gpu:8000")])
-    start(under_test.run())
+    resolve(names, spec("gpu:8000"), works=lambda address: address not in gone)
     await until(lambda: len(recorder.addresses) == addresses)
     asked, replaced = len(names.asked), recorder.replaced
     assert replaced <= addresses + 1
@@ -224,13 +212,10 @@ async def test_an_address_that_answers_outlives_partial_answers(
 
 
 async def test_an_address_that_left_stays_for_a_few_answers_only(
-    recorder: Any, start: Any, until: Any
+    recorder: Any, resolve: Any, until: Any
 ) -> None:
     names = Names(gpu=["10.0.0.1", "10.0.0.2"])
-    dns.system_lookup = names.lookup
-    under_test = Resolver(recorder, lambda _address: True)
-    under_test.replace("file", [spec("gpu:8000")])
-    start(under_test.run())
+    resolve(names, spec("gpu:8000"), works=lambda _address: True)
     await until(lambda: len(recorder.addresses) == 2)
     names.names["gpu"] = ["10.0.0.2"]
     asked = len(names.asked)

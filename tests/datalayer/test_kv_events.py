@@ -319,13 +319,15 @@ async def test_a_gap_or_a_restart_is_reported_before_the_events_that_follow(
     assert kinds(recorder) == ["lost", "removed", *found, "removed", "removed"]
 
 
+@pytest.mark.parametrize("number", [None, b"", b"\0", b"\x01" * 9, b"\x02" * 20])
 async def test_an_unreadable_batch_is_reported_and_the_next_one_is_used(
-    engine: Engine, recorder: Any, start: Any, until: Any
+    engine: Engine, recorder: Any, start: Any, until: Any, number: bytes | None
 ) -> None:
     start(KvEvents(lambda: [spec(engine)], recorder).run())
     await until(engine.subscribed)
     engine.publish_bytes(b"\xc1garbage")
-    engine.socket.send_multipart([b"one frame"])
+    frames = [b"one frame"] if number is None else [b"kv@pod@tiny", number, batch(REMOVED)]
+    engine.socket.send_multipart(frames)
     await until(lambda: len(recorder.kv_events) == 4)
     assert "can't be read" in recorder.problems["kv-events 127.0.0.1:8000"]
     engine.publish(REMOVED)
@@ -333,20 +335,6 @@ async def test_an_unreadable_batch_is_reported_and_the_next_one_is_used(
     # Number 0 means that the cache began empty, even if its batch can't be read.
     assert kinds(recorder) == ["lost", "cleared", "lost", "lost", "removed"]
     assert recorder.problems == {}
-
-
-@pytest.mark.parametrize("number", [b"", b"\0", b"\x01" * 9, b"\x02" * 20])
-async def test_a_batch_number_of_the_wrong_length_is_reported_and_listening_continues(
-    engine: Engine, recorder: Any, start: Any, until: Any, number: bytes
-) -> None:
-    start(KvEvents(lambda: [spec(engine)], recorder).run())
-    await until(engine.subscribed)
-    engine.publish(REMOVED)
-    for longer in (number, number + b"\x03"):
-        engine.socket.send_multipart([b"kv@pod@tiny", longer, batch(REMOVED)])
-    engine.publish(REMOVED)
-    await until(lambda: kinds(recorder).count("removed") == 2)
-    assert kinds(recorder) == ["lost", "cleared", "removed", "lost", "lost", "removed"]
 
 
 async def test_too_many_endpoints_are_a_problem_until_enough_are_removed(
@@ -375,12 +363,17 @@ async def test_a_removed_endpoint_is_unsubscribed_and_subscribed_when_it_returns
     await until(lambda: "removed" in kinds(recorder))
 
 
-async def test_an_invalid_label_is_reported(
-    engine: Engine, recorder: Any, start: Any, until: Any
+@pytest.mark.parametrize(
+    ("label", "text"), [(EVENTS_LABEL, "ipc:///x"), (REPLAY_LABEL, "tcp://*:1")]
+)
+async def test_an_invalid_label_is_reported_by_its_name(
+    engine: Engine, recorder: Any, start: Any, until: Any, label: str, text: str
 ) -> None:
-    start(KvEvents(lambda: [spec(engine, "ipc:///tmp/x")], recorder).run())
+    labeled = spec(engine)
+    labeled = dataclasses.replace(labeled, labels={**labeled.labels, label: text})
+    start(KvEvents(lambda: [labeled], recorder).run())
     await until(lambda: recorder.problems)
-    assert "laar.dev/kv-events says 'ipc:///tmp/x'" in recorder.problems["kv-events 127.0.0.1:8000"]
+    assert f"the label {label} says {text!r}" in recorder.problems["kv-events 127.0.0.1:8000"]
 
 
 class Replay:
@@ -653,17 +646,6 @@ async def test_a_replay_that_stops_midway_means_lost_events(
     expected = ["lost", "cleared", *["removed"] * 3, "lost", "removed"]
     await until(lambda: heard(replay, recorder) == expected)
     assert recorder.past_problems == []
-
-
-async def test_an_invalid_replay_label_is_reported_by_its_name(
-    engine: Engine, recorder: Any, start: Any, until: Any
-) -> None:
-    labeled = spec(engine)
-    labeled = dataclasses.replace(labeled, labels={**labeled.labels, REPLAY_LABEL: "tcp://*:1"})
-    start(KvEvents(lambda: [labeled], recorder).run())
-    await until(lambda: recorder.problems)
-    problem = recorder.problems["kv-events 127.0.0.1:8000"]
-    assert "the label laar.dev/kv-events-replay says 'tcp://*:1'" in problem
 
 
 @settings(max_examples=examples(100))

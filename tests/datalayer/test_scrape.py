@@ -215,22 +215,27 @@ async def test_a_huge_page_is_truncated_and_reported_but_its_beginning_is_used(
     assert sent < 800 * 65536
 
 
-async def test_a_problem_ends_with_a_good_page_or_with_the_endpoint(
-    recorder: Any, start: Any, until: Any, serve: Any
+async def test_a_problem_ends_with_a_good_page_with_the_endpoint_or_with_its_page(
+    recorder: Any, start: Any, until: Any, serve: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    status = 503
+    caplog.set_level("INFO", logger="laar")
+    problems = Problems()
+    recorder.problem, status = problems.report, 503
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(status=status, body=PAGE)
 
     address = await serve(metrics)
-    specs = [spec(address), spec("127.0.0.1:1")]
+    specs = [spec(address), spec("127.0.0.1:1"), spec("127.0.0.1:2")]
     start(scraper(recorder, specs).run())
-    await until(lambda: len(recorder.problems) == 2)
+    await until(lambda: len(problems) == 3)
     status = 200
-    await until(lambda: len(recorder.problems) == 1)
-    specs.pop()
-    await until(lambda: recorder.problems == {})
+    await until(lambda: len(problems) == 2)
+    specs[1:] = [spec("127.0.0.1:2", metrics_url="")]
+    await until(lambda: not problems)
+    ends = ["works again", "no longer watched", "no longer watched"]
+    assert [end for end in ends if end in caplog.text] == ends
+    assert caplog.text.count("works again") == 1
 
 
 async def test_only_a_connection_refused_by_the_engine_itself_makes_it_unreachable(
@@ -247,21 +252,6 @@ async def test_only_a_connection_refused_by_the_engine_itself_makes_it_unreachab
     await until(lambda: len(recorder.problems) == 3)
     found = {(address, rtt_s) for address, rtt_s, _ in recorder.round_trips}
     assert found == {("127.0.0.1:1", math.inf)}
-
-
-async def test_a_page_removed_from_the_settings_is_not_reported_as_recovered(
-    recorder: Any, start: Any, until: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", logger="laar")
-    problems = Problems()
-    recorder.problem = problems.report
-    specs = [spec("127.0.0.1:1")]
-    start(scraper(recorder, specs).run())
-    await until(lambda: problems)
-    specs[:] = [spec("127.0.0.1:1", metrics_url="")]
-    await until(lambda: not problems)
-    assert "scrape 127.0.0.1:1: no longer watched" in caplog.text
-    assert "works again" not in caplog.text
 
 
 class Busy:

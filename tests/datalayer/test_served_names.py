@@ -43,6 +43,16 @@ async def test_adapters_are_noticed_as_they_come_and_go(
     assert recorder.past_problems == []
 
 
+def engine(routes: set[str]) -> Any:
+    async def answer(request: web.Request) -> web.Response:
+        assert request.method == "GET"
+        if request.path == "/v1/models":
+            return web.json_response({"data": [BASE]})
+        return web.Response(status=405 if request.path in routes else 404)
+
+    return answer
+
+
 @pytest.mark.parametrize(
     ("routes", "generates"),
     [
@@ -58,13 +68,7 @@ async def test_adapters_are_noticed_as_they_come_and_go(
 async def test_routes_show_whether_an_engine_generates_text(
     routes: set[str], generates: bool, recorder: Any, start: Any, until: Any, serve: Any
 ) -> None:
-    async def engine(request: web.Request) -> web.Response:
-        if request.path == "/v1/models":
-            return web.json_response({"data": [BASE]})
-        assert request.method == "GET"
-        return web.Response(status=405 if request.path in routes else 404)
-
-    start(names(recorder, await serve(engine)).run())
+    start(names(recorder, await serve(engine(routes))).run())
     await until(lambda: recorder.names)
     assert recorder.names[0][1].generates is generates
 
@@ -72,14 +76,6 @@ async def test_routes_show_whether_an_engine_generates_text(
 async def test_engines_that_may_have_a_route_are_found(
     recorder: Any, start: Any, until: Any, serve: Any
 ) -> None:
-    def engine(routes: set[str]) -> Any:
-        async def answer(request: web.Request) -> web.Response:
-            if request.path == "/v1/models":
-                return web.json_response({"data": [BASE]})
-            return web.Response(status=405 if request.path in routes else 404)
-
-        return answer
-
     chat, speech = "/v1/chat/completions", "/v1/audio/transcriptions"
     writes, hears, unclear = [
         await serve(engine(routes)) for routes in ({chat}, {speech}, set[str]())

@@ -123,14 +123,8 @@ async def test_a_missing_picker_and_a_missing_envoy_are_findings(tmp_path):
 @pytest.mark.parametrize(
     ("routes", "what"),
     [
-        (
-            dict.fromkeys(("/readyz", "/fleet", "/decisions"), "<html>"),
-            "does not return its fleet",
-        ),
-        (
-            {"/readyz": (503, b"\xff<html>" * 999)},
-            "does not return its fleet",
-        ),
+        (dict.fromkeys(("/readyz", "/fleet", "/decisions"), "<html>"), "does not return its fleet"),
+        ({"/readyz": (503, b"\xff<html>" * 999)}, "does not return its fleet"),
         (
             {"/readyz": "", "/fleet": {"about": {}, "fleet": []}, "/decisions": {"decisions": []}},
             "pages can't be read",
@@ -429,14 +423,14 @@ ANSWERS = {
 @pytest.mark.parametrize(
     ("names", "level", "what", "remedy"),
     [
-        ("fine fine no-key", "error", "answers 401 to a chat request", "same keys"),
+        ("fine fine no-key", "error", "answers 401 to a chat request", Fault.ENDPOINT.fix),
         ("fine fine boom", "error", "answers 500 to a chat request: boom", Fault.ENDPOINT.fix),
-        ("fine fine error-inside", "error", "answers 200 with an error inside", "engine's log"),
+        ("fine fine error-inside", "error", "answers 200 with an error inside", Fault.ENDPOINT.fix),
         ("no-key no-key", "warning", "its endpoints answer: 2 x 401", "--key-env"),
         ("loading", "error", "its endpoints answer: 1 x 503", "see its endpoints"),
-        ("no-credit", "error", "answers 402 to a chat request: no credit", "your account"),
+        ("no-credit", "error", "answers 402 to a chat request: no credit", Fault.ENDPOINT.fix),
         ("no-model", "warning", "answers 404 to a chat request: no model m", "that it accepts"),
-        ("redirects", "error", "answers 302 and nothing usable", "a page or a proxy"),
+        ("redirects", "error", "answers 302 and nothing usable", Fault.ENDPOINT.fix),
     ],
 )
 async def test_endpoints_that_do_not_answer_a_chat_request_are_reported(

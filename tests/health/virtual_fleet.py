@@ -61,7 +61,6 @@ class Seen:
 
     failed: list[float] = field(default_factory=list)
     latencies: list[tuple[float, float]] = field(default_factory=list)
-    at_bad: list[float] = field(default_factory=list)
     asked: Counter = field(default_factory=Counter)
     reasons: Counter = field(default_factory=Counter)
     statuses: Counter = field(default_factory=Counter)

@@ -39,12 +39,6 @@ class Frozen(ServedEngine):
         return web.json_response({"choices": [{"message": {"content": "ok"}}]})
 
 
-async def read_often(runner):
-    """Wait until each page has been read a few times."""
-    before = runner.picker.table.readings
-    await eventually(lambda: runner.picker.table.readings > before + 40, what="readings")
-
-
 @pytest.mark.parametrize(("page", "counts"), [("cache", False), ("running", True)])
 async def test_a_lone_engine_under_flow_control_answers_all(gateway, http, figure, page, counts):
     engine = await gateway.enter(Frozen(PAGES[page], counts))

@@ -242,12 +242,6 @@ async def test_without_a_token_only_this_machine_can_report(gateway, http):
         assert answer.status == 200
 
 
-# Retries.
-
-
-# Across restarts.
-
-
 # What the picker shows about models.
 
 

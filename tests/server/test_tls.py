@@ -171,26 +171,20 @@ async def test_a_renewed_certificate_is_used_even_if_that_fails_at_first(
     await eventually(lambda: "tls" not in runner.picker.problems, what="the end of the problem")
 
 
-async def test_an_expired_certificate_never_replaces_a_valid_one(gateway, tmp_path):
-    valid = make_pair(tmp_path, "valid")
-    expired = make_pair(tmp_path, "expired", days=-1)
-    runner = await picker(gateway, **put(tmp_path, valid))
-    put(tmp_path, expired)
-    await eventually(lambda: "tls" in runner.picker.problems, what="the problem")
-    await eventually(
-        lambda: "expired on" in runner.picker.problems.get("tls", ""), what="the reason"
-    )
-    assert await shown(gateway) == valid[0].read_bytes()
-
-
-async def test_a_picker_with_an_expired_certificate_serves_and_reports_it(gateway, tmp_path):
-    expired, valid = make_pair(tmp_path, "expired", days=-1), make_pair(tmp_path, "valid")
-    runner = await picker(gateway, **put(tmp_path, expired))
-    await eventually(lambda: "tls" in runner.picker.problems, what="the problem")
-    assert await shown(gateway) == expired[0].read_bytes()
-    put(tmp_path, valid)
+@pytest.mark.parametrize("begins", ["valid", "expired"])
+async def test_an_expired_certificate_is_reported_and_never_replaces_a_valid_one(
+    gateway, tmp_path, begins
+):
+    pairs = {
+        name: make_pair(tmp_path, name, days=days) for name, days in (("valid", 1), ("expired", -1))
+    }
+    runner = await picker(gateway, **put(tmp_path, pairs[begins]))
+    put(tmp_path, pairs["expired"])
+    await eventually(lambda: "expired on" in runner.picker.problems.get("tls", ""), what="it")
+    assert await shown(gateway) == pairs[begins][0].read_bytes()
+    put(tmp_path, pairs["valid"])
     await eventually(lambda: "tls" not in runner.picker.problems, what="the end of the problem")
-    assert await is_healthy(gateway, grpc.ssl_channel_credentials(valid[0].read_bytes()))
+    assert await is_healthy(gateway, grpc.ssl_channel_credentials(pairs["valid"][0].read_bytes()))
 
 
 @on_both

@@ -23,11 +23,12 @@ def test_the_text_of_another_program_cannot_control_a_terminal_or_fill_the_page(
     assert len(problems["share"]) < 10_000
 
 
-def test_a_problem_and_its_end_are_logged_once_each(logged):
+@pytest.mark.parametrize(("end", "told"), [(None, "works again"), ("", "no longer watched")])
+def test_a_problem_and_its_end_are_logged_once_each(logged, end, told):
     problems = Problems()
-    for message in ("full", "full", "gone", None, None):
+    for message in ("full", "full", "gone", end, end):
         problems.report(Fault.DECISION_LOG, message)
-    said = [f"{what}; {Fault.DECISION_LOG.fix}" for what in ("full", "gone")] + ["works again"]
+    said = [f"{what}; {Fault.DECISION_LOG.fix}" for what in ("full", "gone")] + [told]
     assert logged() == [f"decision-log: {what}" for what in said]
     assert not problems
 
@@ -38,14 +39,6 @@ def test_a_password_in_a_url_is_not_shown(logged, user):
     problems.report(Fault.SCRAPE, f"http://{user}@a:1/metrics answered 401, not 200", "a:1")
     assert [*problems.values()] == ["http://a:1/metrics answered 401, not 200"]
     assert "secret" not in "".join(logged())
-
-
-def test_a_removed_source_is_not_reported_as_recovered(logged):
-    problems = Problems()
-    for message in ("no answer", "", ""):
-        problems.report(Fault.SCRAPE, message, "a:1")
-    assert logged()[1:] == ["scrape a:1: no longer watched"]
-    assert not problems
 
 
 def test_every_report_is_counted_by_kind(logged):

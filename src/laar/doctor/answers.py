@@ -7,7 +7,7 @@ Only a request reveals the problem.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from laar.core.membership import TASK_LABEL, EndpointSpec
 from laar.datalayer.asking import Asked
@@ -16,20 +16,6 @@ from laar.faults import Fault
 from laar.health import GOOD, USELESS, Kind
 
 _SHOWN_CHARS = 200
-_REMEDIES: Mapping[Kind | str | None, str] = {
-    None: "compare its options with the other endpoints', and see the engine's log",
-    Kind.STATUS: Fault.ENDPOINT.fix,
-    Kind.ERROR: Fault.ENDPOINT.fix,
-    Kind.EVENT: "see the engine's log: it sends 200 before it fails",
-    Kind.HANG: "see the engine's log, and whether its accelerator works",
-    Kind.DENIED: "give replicas the same keys and --served-model-name; for 402, see your account",
-    **dict.fromkeys(
-        USELESS,
-        "check what listens there: a page or a proxy may be in front of the engine, its chat "
-        "template may be broken, or it may not serve the other endpoints' model",
-    ),
-    Kind.FULL: "it is full, or limits its clients: add replicas, or limit the traffic (`flow`)",
-}
 _WANTS_KEY = (401, 403)
 _NO_CHAT = (404, 405)
 _DOES_NOT_CHAT = (
@@ -64,12 +50,13 @@ def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[F
         ):
             continue
         excused = does_not_chat or (verdict is None and not some_answer)
+        about = Fault.LATE if verdict is Kind.FULL else Fault.ENDPOINT
         faults.append(
             Finding(
                 level=Level.WARNING if excused or verdict is Kind.FULL else Level.ERROR,
                 where=f"endpoint {spec.address}",
                 what=_long(answer) + ("; others with its model answer" if some_answer else ""),
-                remedy=_DOES_NOT_CHAT if does_not_chat else _REMEDIES.get(verdict, ""),
+                remedy=_DOES_NOT_CHAT if does_not_chat else about.fix,
             )
         )
     worst = min((fault.level for fault in faults), key=list(Level).index, default=Level.OK)

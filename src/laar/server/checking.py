@@ -21,12 +21,6 @@ from laar.server.token_file import OUTCOMES, VIEWERS, token_in
 from laar.settings import Loaded, Settings
 from laar.settings.section import value_at
 
-_WRITTEN = {
-    "decisions.log": Fault.DECISION_LOG,
-    "share.snapshot_file": Fault.SNAPSHOT,
-    "envoy.eds_file": Fault.EDS,
-}
-
 
 def faults(loaded: Loaded, *, ports: bool = True) -> list[str]:
     """Return the reasons why startup with these settings would fail, each with a fix.
@@ -83,7 +77,11 @@ def _assemble(loaded: Loaded) -> None:
 
 def _unwritable(settings: Settings) -> Iterator[SettingError]:
     """Yield an error for each file that serving would write but can't."""
-    for name, fault in _WRITTEN.items():
+    for name, fault in (
+        ("decisions.log", Fault.DECISION_LOG),
+        ("share.snapshot_file", Fault.SNAPSHOT),
+        ("envoy.eds_file", Fault.EDS),
+    ):
         path = value_at(settings, name)
         if path is None:
             continue

@@ -40,7 +40,7 @@ class Learning:
     """
 
     def __init__(self, settings: Accuracy, clock: Callable[[], float]) -> None:
-        self._clock = clock
+        self.clock = clock
         capability = artifact_of(settings)
         self.online = OnlineOutcomes(capability)
         self.assessor = CapabilityAssessor(capability, self.online)
@@ -110,7 +110,7 @@ class Learning:
     def models(self, served: list[str], engines: Engines) -> list[dict[str, object]]:
         """Return an entry for each served, measured or reported model. Thread-safe."""
         capability = self.assessor.capability
-        reported = self.online.by_model(self._clock())
+        reported = self.online.by_model(self.clock())
         weights = self.online.prior_weights()
         speeds = self.speeds(engines)
         entries: list[dict[str, object]] = []

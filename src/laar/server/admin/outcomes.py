@@ -58,7 +58,6 @@ def routes(
     *,
     listen: str,
     token: Callable[[], str | None],
-    clock: Callable[[], float],
 ) -> list[Route]:
     """Return the routes for the admin port.
 
@@ -78,7 +77,7 @@ def routes(
         if needed is not None and not is_sent(needed, sent):
             raise RequestError(401, "no-token", "send the token as `Authorization: Bearer ...`")
         outcomes = _parsed(await body_of(request, MAX_BODY_BYTES))
-        verdicts, now, slice_ = [], clock(), Slice()
+        verdicts, now, slice_ = [], learning.clock(), Slice()
         for each in outcomes:
             verdict = learning.reports.report(each.decision_id, each.correct, now)
             if verdict is Verdict.TAKEN:

@@ -51,7 +51,6 @@ class AdminPort:
                     picker.context,
                     listen=settings.listen.admin,
                     token=lambda: self._outcomes_token,
-                    clock=picker.clock,
                 ),
                 *explain_routes(picker),
                 *page_routes(picker.observability, picker.admission, picker.clock),
