@@ -55,11 +55,7 @@ class Fault(StrEnum):
     FAILS = "fails", "requests-fail", "the page's first line says where, laar_completions_total how"
     LATE = "late", _WAITS, "add endpoints, or limit the clients; the page shows where requests wait"
     NO_ROOM = "no-room", _WAITS, "add endpoints, or limit the sessions; flow.max_hold_s limits it"
-    BYPASSED = (
-        "bypassed",
-        _BYPASS,
-        "let Envoy reach listen.ext_proc, and get answers within 2 s",
-    )
+    BYPASSED = "bypassed", _BYPASS, "let Envoy reach listen.ext_proc, and get answers within 2 s"
     SLOW = "slow", "the-picker-is-slow", "give the picker a whole core, or add a picker"
     MOVED = "moved", _MOVED, "see which fail in P(answers) and laar_endpoint_failures_total"
     DRIFTED = "drifted", "a-model-is-not-as-fast-as-measured", "run `laar calibrate` again"

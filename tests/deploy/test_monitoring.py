@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import json
 import math
@@ -309,6 +310,7 @@ def test_promtool_accepts_the_rules(groups: list[dict[str, Any]], tmp_path: Path
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("no promtool here (Debian: prometheus)")
+    groups = copy.deepcopy(groups)
     for rule in (rule for group in groups for rule in group["rules"] if "alert" in rule):
         rule["annotations"] = {"summary": rule["annotations"]["summary"]}  # tests/test_faults.py
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": groups}))

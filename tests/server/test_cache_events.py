@@ -108,7 +108,7 @@ async def test_unreadable_events_are_a_problem_once_an_endpoint_publishes(gatewa
 
 def test_an_engines_cache_is_forgotten_when_it_falls_asleep():
     picker, emptied = Picker(SETTINGS), []
-    picker.emptied = emptied.append
+    picker.context.forget = emptied.append
     fleet, beliefs = FleetState(picker), picker.prefixes
     beliefs.make_room(1)
     fleet.replace("test", SETTINGS.listed())
@@ -124,7 +124,7 @@ def test_an_engines_cache_is_forgotten_when_it_falls_asleep():
     beliefs.settle(beliefs.insert(0, chain, 0.0), None)  # cached after the engine woke up
     assert share_after(Reading(asleep=1.0)) > 0.9
     assert share_after(Reading()) > 0.9
-    assert emptied == [picker.table.slot(ADDRESS)]
+    assert emptied == [ADDRESS]
 
 
 def test_the_restart_of_a_rank_leaves_the_sessions_of_others():
