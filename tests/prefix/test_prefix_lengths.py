@@ -234,5 +234,5 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(100):
         text = [f"{number} " + "x" * 1000]
         learn(lengths, text, str(number), 300)
-    assert len(lengths._known) <= 10
+    assert len(lengths.known) <= 10
     assert len(lengths._models) <= 10

@@ -152,36 +152,27 @@ async def test_a_bad_limit_gets_a_400(tmp_path, http):
             assert (status, answer["error"]["code"]) == (400, "bad-limit"), limit
 
 
-async def test_requests_are_served_while_decisions_are_listed(tmp_path, http, monkeypatch):
+@pytest.mark.parametrize(
+    ("called", "query", "count", "found", "turns"),
+    [("explained", "limit=200", 100, 100, 50), ("outcome_of", "kind=wrong", 500, 0, 2)],
+)
+async def test_requests_are_served_while_decisions_are_listed_or_searched(
+    tmp_path, http, monkeypatch, called, query, count, found, turns
+):
     monkeypatch.setattr("laar.slices.SLICE_S", 0.0)
     async with watched_picker(tmp_path) as (runner, url):
-        for number in range(100):
+        for number in range(count):
             ask(runner, id=f"r-{number}")
-        memory, turn, made_in = runner.picker.observability.memory, 0, []
-        explained = memory.explained
-        memory.explained = lambda record: made_in.append(turn) or explained(record)
-        asking = asyncio.create_task(get(http, f"{url}/decisions?limit=200"))
+        memory, turn, called_in = runner.picker.observability.memory, 0, []
+        call = getattr(memory, called)
+        setattr(memory, called, lambda of: called_in.append(turn) or call(of))
+        asking = asyncio.create_task(get(http, f"{url}/decisions?{query}"))
         while not asking.done():
             await asyncio.sleep(0)
             turn += 1
-        assert len((await asking)[1]["decisions"]) == len(made_in) == 100
-        assert len(set(made_in)) > 50, "in turns with the requests"
-
-
-async def test_requests_are_served_while_decisions_are_searched(tmp_path, http, monkeypatch):
-    monkeypatch.setattr("laar.slices.SLICE_S", 0.0)
-    async with watched_picker(tmp_path) as (runner, url):
-        for number in range(500):
-            ask(runner, id=f"r-{number}")
-        memory, turn, seen_in = runner.picker.observability.memory, 0, []
-        memory.outcome_of = lambda _id: seen_in.append(turn)
-        asking = asyncio.create_task(get(http, f"{url}/decisions?kind=wrong"))
-        while not asking.done():
-            await asyncio.sleep(0)
-            turn += 1
-        assert (await asking)[1]["decisions"] == []
-        assert len(seen_in) == 500
-        assert len(set(seen_in)) > 2, "in turns with the requests"
+        assert len((await asking)[1]["decisions"]) == found
+        assert len(called_in) == count
+        assert len(set(called_in)) > turns, "in turns with the requests"
 
 
 async def test_an_unknown_id_gets_a_404_with_advice(tmp_path, http):

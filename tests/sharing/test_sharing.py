@@ -343,37 +343,6 @@ def test_no_sample_from_another_picker_breaks_the_prices(took_s, first, weight):
     assert np.isfinite(p.director.engines._models["m"].constants()).all()
 
 
-def test_a_snapshot_makes_a_picker_as_warm_as_its_writer():
-    p, _, _ = pair()
-    texts = [f"{n} " * 20 + "shared words " * 60 * (1 + n % 3) for n in range(20)]
-    texts += [text + "more " * 40 for text in texts[:5]]
-    for at, text in enumerate(texts):
-        decision = p.director.decide(request(text), 1.0 + at)
-        took = Completion(status=200, cause="complete", latency_s=0.5, ttft_s=0.3)
-        p.director.answering(decision, 1.3 + at)
-        p.director.settle(decision, took)
-    p.online.observe("m", Features("en", 1024, "qa"), True, 30.0)
-    told = read_snapshot(snapshot(p, 40.0, with_key=True)(), "laar")
-    fresh = sharing_picker("fresh/1", (B, A))
-    assert restore(fresh, told, 1.0) > 0
-    for text in texts:
-        held = []
-        for picker in (p, fresh):
-            table = picker.director.table
-            prefixes = picker.director.prefixes
-            matched = prefixes.match(prefixes.chain(request(text)))[0]
-            held.append({a: round(float(matched[table.slot(a)]), 6) for a in (A, B)})
-        assert held[0] == held[1]
-    mine, theirs = (x.director.engines._models["m"].constants() for x in (p, fresh))
-    assert theirs == pytest.approx(mine)
-    assert fresh.online.by_model(1.0)["m"].outcomes == pytest.approx(1.0, abs=0.01)
-    one, other = (x.prefixes.beliefs.index for x in (p, fresh))
-    assert (one.uses, one._segments.blocks) == (other.uses, other._segments.blocks)
-    fresh.prefixes.beliefs.index.drop(0)  # removes all restored blocks
-    fresh.prefixes.beliefs.index.drop(1)
-    assert fresh.prefixes.beliefs.index._segments.blocks == 0
-
-
 def with_orders(picker):
     """Let a picker keep the orders of conversations, as with the context hook."""
     picker.orders = Memo(lambda: picker.key, lambda *told: picker.outbox.add(Moved(*told)))
@@ -403,29 +372,6 @@ def test_document_orders_reach_pickers_with_the_same_key():
     assert q.taken["moved"] == 1
 
 
-def test_a_large_cache_is_restored_completely_before_its_size_is_known():
-    p, _, _ = pair(A)
-    p.prefixes.beliefs.make_room(1)
-    p.prefixes.beliefs.settle(
-        p.prefixes.beliefs.insert(0, p.prefixes.beliefs.chain(request("long " * 20_000)), 1.0),
-        None,
-        20_000,  # tokens, of five bytes each
-    )
-    p.prefixes.beliefs.set_capacity(0, 1e6)
-    texts = [f"{number} of many " * 3000 for number in range(125)]
-    for at, text in enumerate(texts):
-        p.director.settle(p.director.decide(request(text), 2.0 + at), OK)
-    before = p.prefixes.beliefs.index
-    assert before.held_bytes[0] > 4_100_000
-    told = read_snapshot(snapshot(p, 200.0, with_key=True)(), "laar")
-    fresh = sharing_picker("fresh/1", (B, A))
-    restore(fresh, told, 1.0)
-    slot, index = fresh.director.table.slot(A), fresh.prefixes.beliefs.index
-    assert index.held_bytes[slot] == before.held_bytes[0]
-    fresh.prefixes.beliefs.set_capacity(slot, 1e6)  # the size that the engine reports
-    assert index.held_bytes[slot] == before.held_bytes[0]
-
-
 @pytest.mark.parametrize(("at_s", "kept"), [(None, 1.0), (1e9, 0.5), ("soon", 1.0), (10**400, 1.0)])
 def test_reported_outcomes_in_a_snapshot_fade_while_no_picker_runs(at_s, kept):
     p, _, _ = pair()
@@ -438,21 +384,6 @@ def test_reported_outcomes_in_a_snapshot_fade_while_no_picker_runs(at_s, kept):
     assert fresh.online.by_model(1.0)["m"].outcomes == pytest.approx(kept, abs=0.01)
     p.wall_clock = lambda: 1e9
     assert read_snapshot(snapshot(p, 1.0, with_key=True)(), "laar")["at_s"] == 1e9
-
-
-def test_a_continuation_of_a_prompt_in_the_snapshot_is_known():
-    p, _, net = pair()
-    text = "some words of a long prompt " * 100
-    p.director.settle(p.director.decide(request(text), 1.0), OK)
-    net.exchange(1.01)
-    told = read_snapshot(snapshot(p, 2.0, with_key=False)(), "laar")
-    p.director.settle(p.director.decide(request(text + "again " * 200), 2.1), OK)
-    since = p.batches(2.2)
-    fresh = sharing_picker("fresh/1", (A, B))
-    restore(fresh, told, 3.0)
-    for batch in since:
-        fresh.take(batch, 3.0)
-    assert held(fresh, text + "again " * 200) > 0.9
 
 
 @pytest.mark.parametrize("damage", [b"", b"x\n{}", "flip", "namespace"])

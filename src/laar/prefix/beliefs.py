@@ -84,14 +84,11 @@ _Amount = Annotated[float, Meta(ge=0, lt=1e12)]
 
 
 class Shown(NamedTuple):
-    """What an engine's answers have shown of its cache, as plain numbers for snapshots.
+    """What an engine's answers have shown: sums of densities and of what it found, and a pace."""
 
-    The fields are states of `Density`, twice of `Found`, and of `Tiers.paces`.
-    """
-
-    density: tuple[_Amount, _Amount]
-    found: tuple[_Amount, _Amount, _Amount]
-    shown: tuple[_Amount, _Amount, _Amount]
+    density: Annotated[list[_Amount], Meta(min_length=2, max_length=2)]
+    found: Annotated[list[_Amount], Meta(min_length=3, max_length=3)]
+    shown: Annotated[list[_Amount], Meta(min_length=3, max_length=3)]
     fetching: Annotated[float, Meta(ge=0.05, le=5)]
 
 
@@ -307,16 +304,13 @@ class PrefixBeliefs:
 
     def state(self, slot: int) -> Shown:
         """Return what the answers of a slot's engine have shown."""
-        return Shown(
-            self.density.state(slot),
-            self.found.state(slot),
-            self.shown.state(slot),
-            self.blocks_held.tiers.paces.get(slot, 1.0),
-        )
+        found, shown = (each.sums[:, slot].tolist() for each in (self.found, self.shown))
+        fetching = self.blocks_held.tiers.paces.get(slot, 1.0)
+        return Shown(self.density.sums.get(slot, [0.0, 0.0]), found, shown, fetching)
 
     def restore(self, slot: int, shown: Shown) -> None:
         """Restore a result of `state`."""
-        self.density.restore(slot, shown.density)
+        self.density.sums[slot] = shown.density
         self.found.restore(slot, shown.found)
         self.shown.restore(slot, shown.shown)
         self.blocks_held.tiers.paces[slot] = shown.fetching

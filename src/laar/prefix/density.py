@@ -24,7 +24,8 @@ class Density:
 
     def __init__(self, first: float) -> None:
         self._all = [first * _PRIOR_TOKENS, _PRIOR_TOKENS]
-        self._slots: dict[int, list[float]] = {}
+        self.sums: dict[int, list[float]] = {}
+        """Bytes and tokens, by slot."""
 
     @property
     def mean(self) -> float:
@@ -33,30 +34,21 @@ class Density:
 
     def of(self, slot: int) -> float:
         """Return a slot's density, which is close to the mean while it has few samples."""
-        total_bytes, tokens = self._slots.get(slot, (0.0, 0.0))
+        total_bytes, tokens = self.sums.get(slot, (0.0, 0.0))
         return _bounded((total_bytes + self.mean * _PRIOR_TOKENS) / (tokens + _PRIOR_TOKENS))
 
     def learn(self, slot: int, total_bytes: int, tokens: int) -> None:
         """Learn that a prompt of `total_bytes` bytes had `tokens` tokens; both are positive."""
-        for sums in (self._all, self._slots.setdefault(slot, [0.0, 0.0])):
+        for sums in (self._all, self.sums.setdefault(slot, [0.0, 0.0])):
             sums[0] += total_bytes
             sums[1] += tokens
             if sums[1] > _MEMORY_TOKENS:
                 sums[0] *= 0.5
                 sums[1] *= 0.5
 
-    def state(self, slot: int) -> tuple[float, float]:
-        """Return a slot's bytes and tokens."""
-        total_bytes, tokens = self._slots.get(slot, (0.0, 0.0))
-        return total_bytes, tokens
-
-    def restore(self, slot: int, sums: tuple[float, float]) -> None:
-        """Restore a result of `state`."""
-        self._slots[slot] = list(sums)
-
     def drop(self, slot: int) -> None:
         """Forget a slot."""
-        self._slots.pop(slot, None)
+        self.sums.pop(slot, None)
 
 
 def _bounded(density: float) -> float:

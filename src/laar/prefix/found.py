@@ -11,7 +11,7 @@ page do: if none of the tokens looked up during a request were found, its prompt
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,8 @@ class Found:
     """
 
     def __init__(self) -> None:
-        self._sums: Floats = np.zeros((3, 0))  # found, believed, weight of the prior
+        self.sums: Floats = np.zeros((3, 0))
+        """Found, believed, and weight of the prior, by slot."""
         self.shares: Floats = np.ones(0)
         """Share of what is believed that is found, in 0..1, by slot; read only."""
         self.alike: Callable[[int], Slots] = lambda _slot: np.arange(len(self.shares))
@@ -75,34 +76,29 @@ class Found:
                 self._learn(slot, believed, believed if hits != before[1] else 0.0)
 
     def _learn(self, slot: int, believed: float, found: float) -> None:
-        self._sums[:, slot] *= _KEPT
-        self._sums[:2, slot] += believed if found >= _FOUND * believed else found, believed
+        self.sums[:, slot] *= _KEPT
+        self.sums[:2, slot] += believed if found >= _FOUND * believed else found, believed
         slots = self.alike(slot)
-        of_each, of_all, prior = self._sums[:, slots]
+        of_each, of_all, prior = self.sums[:, slots]
         expected = (of_each.sum() + 1.0) / (of_all.sum() + 1.0)
         self.shares[slots] = (of_each + prior * expected) / (of_all + prior)
 
-    def state(self, slot: int) -> tuple[float, float, float]:
-        """Return what a slot's answers have shown."""
-        found, believed, prior = self._sums[:, slot].tolist()
-        return found, believed, prior
-
-    def restore(self, slot: int, sums: tuple[float, float, float]) -> None:
-        """Restore a result of `state`."""
-        self._sums[:, slot] = np.add(sums, (0.0, 0.0, 1e-200)) / _KEPT  # as `_learn` fades them
+    def restore(self, slot: int, sums: Sequence[float]) -> None:
+        """Restore a slot's `sums`."""
+        self.sums[:, slot] = np.add(sums, (0.0, 0.0, 1e-200)) / _KEPT  # as `_learn` fades them
         self._learn(slot, 0.0, 0.0)
 
     def resize(self, slots: int) -> None:
         """Grow to `slots` slots; a smaller number has no effect."""
         before = len(self.shares)
         more = max(0, slots - before)
-        self._sums = np.pad(self._sums, ((0, 0), (0, more)))
-        self._sums[2, before:] = 1.0
+        self.sums = np.pad(self.sums, ((0, 0), (0, more)))
+        self.sums[2, before:] = 1.0
         self.shares = np.pad(self.shares, (0, more), constant_values=1.0)
 
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed."""
-        self._sums[:, slot] = 0.0, 0.0, 1.0
+        self.sums[:, slot] = 0.0, 0.0, 1.0
         self.shares[slot] = 1.0
         self.counted.pop(slot, None)
         self._awaited.pop(slot, None)

@@ -22,7 +22,7 @@ bytes of UTF-8, as in `laar.prefix.blocks`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -200,7 +200,8 @@ class PromptLengths:
     """Estimates and learns prompt lengths in tokens."""
 
     def __init__(self) -> None:
-        self._known: Latest[int, dict[str, Known]] = Latest(MAX_KNOWN)
+        self.known: Latest[int, dict[str, Known]] = Latest(MAX_KNOWN)
+        """The reported lengths of prompts, by hash and model."""
         self._models: dict[str, _Weights] = {}
 
     def estimate(self, chain: Chain, text: bytes, models: Sequence[str], guess: Floats) -> Floats:
@@ -215,7 +216,7 @@ class PromptLengths:
         total = len(text)
         if not total:
             return guess
-        known, found = self._nearest(chain) if self._known else {}, guess.copy()
+        known, found = self._nearest(chain) if self.known else {}, guess.copy()
         counts: dict[int, Floats] = {}
         chain.weighed = Weighed(known, counts)
         for at, model in enumerate(models):
@@ -256,19 +257,11 @@ class PromptLengths:
         expected = max(expected + float(weights.of_counts @ counts), _LEAST * total)
         if len(chain):
             end = chain.hashes[-1]
-            known = self._known.get(end, {})
+            known = self.known.get(end, {})
             if len(known) < 8 or model in known:
-                self._known[end] = {**known, model: Known(reported, expected, total)}
+                self.known[end] = {**known, model: Known(reported, expected, total)}
         if reported - before >= max(1.0, _LEAST * (total - known_bytes)):
             weights.learn(counts, reported - before)
-
-    def known(self) -> list[tuple[int, dict[str, Known]]]:
-        """Return the reported lengths of prompts, by the hash of each."""
-        return list(self._known.items())
-
-    def restore_known(self, known: Iterable[tuple[int, dict[str, Known]]]) -> None:
-        """Restore a result of `known`, with hashes made with the same secret."""
-        self._known.update(known)
 
     def state(self) -> dict[str, list[list[float]]]:
         """Return the weights of models, as plain JSON types."""
@@ -284,6 +277,6 @@ class PromptLengths:
     def _nearest(self, chain: Chain) -> Mapping[str, Known]:
         """Return the longest part of a prompt whose tokens are known."""
         for hash_ in chain.hashes[: -1 - MAX_LOOK : -1]:
-            if found := self._known.get(hash_):
+            if found := self.known.get(hash_):
                 return dict(found)
         return {}

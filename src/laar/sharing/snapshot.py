@@ -98,7 +98,7 @@ def snapshot(
             ),
             "shown": [(address, beliefs.state(slot)) for slot, address in addresses.items()],
             "evictions": beliefs.evictions.state(now),
-            "known": beliefs.lengths.known(),
+            "known": list(beliefs.lengths.known.items()),
             "lengths": beliefs.lengths.state(),
         }
     document: dict[str, Any] = learned | {
@@ -194,7 +194,7 @@ def restore(sharing: Sharing, document: dict[str, Any], now: float) -> int:
                     if (slot := slot_of(address)) >= 0:
                         beliefs.index.set_capacity(slot, room_bytes)
             kept = beliefs.index.restore(_uses(sharing, document.get("uses")), then)
-            beliefs.lengths.restore_known(each("known", _Length, MAX_KNOWN))
+            beliefs.lengths.known.update(each("known", _Length, MAX_KNOWN))
         for address, shown in each("shown", tuple[Text, Shown]):
             if (slot := slot_of(address)) >= 0:
                 beliefs.restore(slot, shown)
