@@ -39,11 +39,3 @@ def test_reordering_reaches_the_expected_hit_rate(name):
     assert plain.hit == pytest.approx(before, abs=0.002)
     assert aligned.hit >= must
     assert aligned.skew <= 1.3
-
-
-def test_routing_by_prefix_is_worth_more_than_round_robin():
-    args = {"endpoints": 4, "capacity_docs": 750, "reorder": True}
-    load = rag.topic(1, requests=800)
-    turns = rag.replay(load, routing="round-robin", **args)
-    assert rag.replay(load, **args).hit > 1.3 * turns.hit
-    assert turns.skew == 1.0

@@ -224,19 +224,6 @@ def test_a_restored_index_has_the_same_content_and_evictions(
     assert restored.size_bytes == 0
 
 
-def test_a_restored_prompt_that_branches_off_can_be_used_again_and_forgotten() -> None:
-    index, restored = PrefixIndex(1), PrefixIndex(1)
-    first, second = blocks_of(["a", "b", "c"]), blocks_of(["a", "b", "d"])
-    for chain in (first, second):
-        index.settle(index.insert(0, chain))
-    restored.restore(index.dump(1 << 20, 0.0)(), 0.0)
-    restored.settle(restored.insert(0, first))
-    assert held(restored, second) == [len(second)]
-    restored.clear(0)
-    assert held(restored, first) == held(restored, second) == [0]
-    assert restored.size_bytes == 0
-
-
 def test_a_failure_after_a_restart_keeps_the_prompt_of_a_request_that_was_open() -> None:
     index, restored = PrefixIndex(1), PrefixIndex(1)
     open_, other = blocks_of(["a", "b", "c"]), blocks_of(["a", "b", "d"])

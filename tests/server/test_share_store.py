@@ -473,23 +473,6 @@ async def test_a_corrected_store_clock_does_not_separate_pickers(server, members
     await wire.cut()
 
 
-async def test_a_picker_without_a_store_starts_from_its_own_snapshot(tmp_path):
-    share = Share(snapshot_file=tmp_path / "snapshot")
-    text = "remember me " * 60
-    p = await Member(share, 1).start()
-    p.settle(p.decide(text))
-    await p.sharer.stop()
-    await p.kill()
-    assert (tmp_path / "snapshot").stat().st_mode & 0o077 == 0
-    q = await Member(share, 2).start()
-    await eventually(lambda: q.held(text) > 0.9)
-    await q.kill()
-    (tmp_path / "snapshot").write_bytes(b"\x00 damaged")
-    r = await Member(share, 3).start()
-    r.settle(r.decide(text))
-    await r.kill()
-
-
 async def test_a_snapshot_that_cannot_be_written_is_a_problem_until_it_can(
     tmp_path, snapshots_every
 ):
@@ -530,6 +513,7 @@ async def test_a_changed_secret_applies_to_a_picker_with_a_snapshot(tmp_path, sn
         before = file.stat().st_mtime_ns
         p = await Member(share, number).start()
         await eventually(lambda then=before: file.stat().st_mtime_ns > then, what="a snapshot")
+        assert file.stat().st_mode & 0o077 == 0
         assert (p.held(text) > 0.9) is is_warm
         assert key_of(read_snapshot(file.read_bytes(), share.namespace)) == secret_of(share)
         p.settle(p.decide(text))

@@ -54,29 +54,6 @@ def test_the_reservations_of_a_killed_picker_end_with_its_lease():
     assert q.lost["lease"] == 1
 
 
-def test_a_removed_endpoint_keeps_its_slot_until_other_pickers_are_done():
-    p, q, net = pair(A)
-    decision = p.director.decide(request(), 1.0)
-    net.exchange(1.01)
-    q.director.table.replace("t", specs(B))
-    assert q.director.table.slot(A) < 0
-    assert q.director.table.slot_counted(A) >= 0
-    p.director.settle(decision, OK)
-    net.exchange(1.02)
-    assert q.director.table.slot_counted(A) < 0
-
-
-def test_a_conversation_can_continue_at_another_picker():
-    p, q, net = pair()
-    turn = "tell me of rivers " * 60
-    decision = p.director.decide(request(turn), 1.0)
-    p.director.settle(decision, OK)
-    net.exchange(1.01)
-    follow_up = q.director.decide(request(turn + "and of lakes " * 10), 2.0)
-    assert follow_up.address == decision.address
-    assert follow_up.uncached_tokens < 0.3 * follow_up.tokens
-
-
 def test_a_miss_is_evidence_for_all_pickers():
     """Two misses of proven prompts clear a picker's beliefs, and those of the others."""
     p, q, net = pair(A)

@@ -74,19 +74,6 @@ def test_waits_for_one_slot_follow_lindleys_recursion() -> None:
         assert timings[each.id].ttft_s == pytest.approx(wait_s + service_s, abs=1e-6)
 
 
-def test_waits_for_one_slot_match_an_mg1_queue() -> None:
-    """The mean is lambda E[S^2] / 2(1 - rho) (Pollaczek-Khinchine); 6 % is 2 standard errors."""
-    jobs = poisson(40_000, 0.5)
-    timings = drive(engine(max_num_seqs=1, max_num_batched_tokens=100_000), jobs)
-    service_s = [PREFILL_S * each.prompt_tokens for each in jobs]
-    waits_s = [timings[each.id].ttft_s - own for each, own in zip(jobs, service_s, strict=True)]
-    rate = len(jobs) / jobs[-1].arrival_s
-    second = sum(own * own for own in service_s) / len(jobs)
-    rho = rate * sum(service_s) / len(jobs)
-    expected = rate * second / (2 * (1 - rho))
-    assert sum(waits_s) / len(jobs) == pytest.approx(expected, rel=0.06)
-
-
 # One job alone.
 
 
