@@ -73,15 +73,17 @@ def test_adapters_on_the_metrics_page_are_considered_loaded() -> None:
     assert decision.address == "b:1"
 
 
+@pytest.mark.parametrize("shown", [True, False])
 @pytest.mark.parametrize(("most", "where"), [(1.0, "b:1"), (2.0, "a:1")])
 def test_an_engine_without_a_free_adapter_slot_loses_to_a_more_distant_one(
-    most: float, where: str
+    most: float, where: str, shown: bool
 ) -> None:
     d = fleet("a:1", "b:1")
     d.table.round_trip("a:1", 0.001, 0.0)
     d.table.round_trip("b:1", 0.2, 0.0)
-    page(d, "a:1", "law", most=most)
+    page(d, "a:1", *["law"] * shown, most=most)
     page(d, "b:1", most=most)
+    assert shown or ask(d, "law", 0.0).address == "a:1"  # in flight from now on
     assert ask(d, "sql", 0.0).address == where
 
 

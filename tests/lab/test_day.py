@@ -1,12 +1,11 @@
-"""In a day of operation, traffic follows the time of day, and all policies see the same faults."""
+"""In a day of operation, traffic follows the time of day."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 
-from laar_lab.workloads.day import KINDS, Day, visits
+from laar_lab.workloads.day import Day, visits
 
 
 def test_the_rate_of_traffic_follows_the_time_of_day() -> None:
@@ -24,12 +23,3 @@ def test_the_rate_of_traffic_follows_the_time_of_day() -> None:
     for kind in ("agent", "document"):
         assert sent(kind, range(9, 12)) > 2 * sent(kind, range(21, 24))
     assert sent("chat", range(10, 14)) > 2 * sent("chat", range(1, 5))
-
-
-def test_kinds_of_traffic_share_no_prompt() -> None:
-    owner: dict[int, str] = {}
-    for visit in visits(replace(Day(hour_s=5.0), only_hour=5), random.Random(1)):
-        for turn in visit.turns:
-            for block in turn.prompt.blocks:
-                assert owner.setdefault(block, visit.kind) == visit.kind
-    assert set(owner.values()) == set(KINDS)

@@ -1,7 +1,6 @@
 """What drawn traffic teaches a picker is known to one that is restored from its snapshot.
 
-Nothing here lists what is learned. The first test compares all numbers by which both pickers would
-decide; the second finds every table that traffic changes, among all objects of a picker.
+Nothing lists what is learned: numbers of decisions are compared, and tables found by their changes.
 """
 
 from __future__ import annotations
@@ -131,9 +130,7 @@ class Fleet:
             beliefs.blocks_held.tiers.learn(slot, fetched, 0.5)
             sharing.director.answering(decision, decision.now + ttft_s)
             sharing.director.keeps(decision, f"resp_{first.id}")
-            end = Completion(
-                status=200, cause="complete", ttft_s=ttft_s, latency_s=latency_s, **usage
-            )
+            end = Completion(status=200, cause="complete", **times, **counts)
             sharing.director.settle(decision, end)
             if correct is not None:
                 tried, cell = first.tried[:-1], decision.view.cell

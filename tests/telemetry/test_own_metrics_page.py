@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import Counter
 from importlib.resources import files
 
 import httpx
@@ -126,6 +127,28 @@ def test_the_shown_ratio_of_predicted_to_measured_times_is_within_a_factor_of_th
     picker.metrics.ttft_ratio.observe(ratio)
     bounds = [bound for bound, count in picker.metrics.ttft_ratio.buckets() if count]
     assert ratio <= bounds[0] <= 3 * ratio
+
+
+def test_ends_of_requests_are_counted_as_a_scraper_reads_them():
+    picker, rng, sums = picker_of(["a"]), random.Random(1), Counter()
+    for number in range(60):
+        stream, ok = (rng.random() < 0.6 for _ in range(2))
+        request = Request(id="r", api=Api.CHAT, model="a", spans=("x",), chars=1, stream=stream)
+        decision = picker.director.decide(request, 100.0 * number)
+        took = {"latency_s": rng.random() + 1.0, "ttft_s": rng.choice((None, rng.random()))}
+        sums += {"latency": took["latency_s"], "ttft": stream * (took["ttft_s"] or 0.0)}
+        sums["found"] += ok * number
+        if ok and took["ttft_s"] is not None:
+            sums["predicted"] += float(decision.view.terms.all_ttft_s[decision.position])
+            sums["measured"] += took["ttft_s"]
+        took |= {"prompt_tokens": 99, "cached_tokens": number}
+        end = Completion(status=200 if ok else 500, cause="complete", **took)
+        picker.director.settle(decision, end)
+    found = samples(picker)
+    names = {"latency": "latency_seconds_sum", "ttft": "ttft_seconds_sum"}
+    names |= {each: f"{each}_ttft_seconds_total" for each in ("predicted", "measured")}
+    names["found"] = "prefix_found_tokens_total"
+    assert {name: found[f"laar_{of}", ()] for name, of in names.items()} == pytest.approx(sums)
 
 
 def test_every_counter_is_read_by_a_row_of_the_table():

@@ -56,7 +56,6 @@ class Identity:
     def context(self) -> ssl.SSLContext:
         """Return the identity as a context for Python's `ssl`."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION
         context.set_alpn_protocols(["h2"])
         # OpenSSL only loads certificates from files, so use one in memory.
