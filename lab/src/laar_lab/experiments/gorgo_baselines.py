@@ -35,7 +35,12 @@ _BASELINES = (
 )
 """Rules to compare with; `no-regret` has more, such as SMG and vLLM's router."""
 _QUICK = ("lmetric", "session-affinity", "sglang-cache-aware")
-_NAMES = {"ttft_p95_s": "p95 TTFT", "e2e_p95_s": "p95 E2E"}
+_NAMES = {
+    "ttft_mean_s": "mean TTFT",
+    "e2e_mean_s": "mean E2E",
+    "ttft_p95_s": "p95 TTFT",
+    "e2e_p95_s": "p95 E2E",
+}
 
 
 def run(scope: Scope) -> Report:
