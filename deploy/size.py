@@ -18,14 +18,14 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "laar"
 
 LIMITS = {
-    "lines": 49_979,
-    "statements": 30_456,
+    "lines": 50_212,
+    "statements": 30_637,
     "lines of data": 867,
-    "modules": 223,
-    "lines loaded": 34_374,
-    "settings": 134,
-    "lines of tests": 57_565,
-    "lines of lab and bench": 33_904,
+    "modules": 224,
+    "lines loaded": 34_582,
+    "settings": 133,
+    "lines of tests": 57_466,
+    "lines of lab and bench": 33_076,
     "words of README": 700,
     "words of docs": 66_000,
     "words unreleased": 2_000,

@@ -5,9 +5,11 @@ from collections import Counter
 from types import SimpleNamespace as Fake
 
 import msgspec
+import orjson
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from starlette.requests import Request
 
 from laar import slices
 from laar.accuracy.reports import Verdict
@@ -52,9 +54,15 @@ class Meter:
 
 async def reports(meter, size, _tmp_path):
     report = lambda *_: meter.add() or Verdict.UNKNOWN  # noqa: E731
-    picker = Fake(clock=meter.clock, learning=Fake(reports=Fake(report=report)))
-    await outcomes._report(picker, [("d", True)] * size)
-    return size
+    learning = Fake(clock=meter.clock, reports=Fake(report=report))
+    routes = outcomes.routes(learning, Fake(), Fake(), listen="127.0.0.1:9090", token=lambda: None)
+    body = orjson.dumps({"outcomes": [{"decision_id": "d", "correct": True}] * size})
+
+    async def receive():
+        return {"type": "http.request", "body": body}
+
+    sent = Request({"type": "http", "method": "POST", "headers": []}, receive)
+    return len(orjson.loads((await routes[-1].endpoint(sent)).body)["verdicts"])
 
 
 async def log_lines(meter, size, tmp_path):
