@@ -69,6 +69,19 @@ def test_an_endpoint_that_rejects_a_probe_waits_for_that_of_a_slower_sibling(see
     assert len(seen.failed) <= 8
 
 
+@pytest.mark.parametrize(
+    ("behavior", "at_most"),
+    [pytest.param(refuses(401), 12, id="401"), pytest.param(hangs(), 13, id="silence")],
+)
+def test_endpoints_that_join_and_fail_start_slowly_and_cost_little(behavior, at_most):
+    """At their full share at once, two of five lost 469 to 5,215 requests by 401, 16 by silence."""
+    fleet = VirtualFleet(behave={3: behavior, 4: behavior}, probes=True)
+    fleet.join(fleet.addresses[:3])
+    fleet.call(30.0, lambda: fleet.join(fleet.addresses))
+    fleet.run(10**6, until=60.0)
+    assert 1 <= len(fleet.seen.failed) <= at_most
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_answer_is_lost_to_errors_inside_answers_once_they_are_known(seed):
     """Envoy does not retry these answers, so neither the price nor trials may lose requests."""
