@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -110,17 +111,24 @@ def test_the_explanation_gives_the_number_of_known_outcomes() -> None:
     assert "only 7 outcomes" in text
 
 
-def tried(took_s: dict[str, float], count: int = 200, *, ok: bool = True, **more: object) -> int:
-    """Return how many of the requests to two endpoints of one model went to `new`, 2 s apart."""
+def counted(
+    took_s: dict[str, float], *, ok: bool = True, **more: object
+) -> Counter[tuple[str, str]]:
+    """Count 220 requests, 2 s apart, by endpoint and reason.
+
+    One endpoint is `old`, the other one joins later, has the same model, and is 50 ms away.
+    """
     d = director_of("old:1", seed=3)
-    sent = 0
-    for number in range(-20, count):
+    counts = Counter[tuple[str, str]]()
+    for number in range(-20, 200):
         if number == 0:
             d.table.replace("t", [EndpointSpec(address=a, models=("m",)) for a in took_s])
         now = 2.0 * number
+        d.table.round_trip("old:1", 0.0, now)
+        d.table.round_trip("new:1", 0.05, now)
         request = Request(id="r", api=Api.CHAT, model="m", question=f"q{number}", chars=400, **more)  # type: ignore[arg-type]
         decision = d.decide(request, now)
-        sent += decision.address == "new:1"
+        counts[decision.address, decision.reason] += 1
         seconds = took_s[decision.address]
         useful = ok or decision.address == "old:1"
         d.settle(
@@ -132,19 +140,31 @@ def tried(took_s: dict[str, float], count: int = 200, *, ok: bool = True, **more
                 completion_tokens=20,
             ),
         )
-    return sent
+    return counts
 
 
 def test_a_slow_replica_is_tried_only_a_few_times() -> None:
-    assert 1 <= tried({"old:1": 0.2, "new:1": 1.0}) <= 10
+    counts = counted({"old:1": 0.2, "new:1": 1.0})
+    assert counts["new:1", "try"] >= 1
+    assert counts["new:1", "try"] + counts["new:1", "laar"] <= 10
+
+
+@pytest.mark.parametrize(
+    "request_of", [{"tried": "other"}, {"ttft_objective_s": 5.0}, {"objective": "chat"}]
+)
+def test_a_retry_and_a_request_with_an_objective_try_nothing(request_of: dict[str, object]) -> None:
+    counts = counted({"old:1": 1.0, "new:1": 0.3}, **request_of)
+    assert "try" not in {reason for _, reason in counts}
 
 
 def test_a_replica_that_never_answers_usefully_is_tried_no_more_than_its_share() -> None:
-    assert tried({"old:1": 0.2, "new:1": 0.2}, ok=False) <= 100
+    counts = counted({"old:1": 0.2, "new:1": 0.2}, ok=False)
+    assert 1 <= counts["new:1", "try"] <= 100
+    assert counts["new:1", "laar"] == 0
 
 
 def test_a_fast_replica_soon_gets_most_requests() -> None:
-    assert tried({"old:1": 1.0, "new:1": 0.3}) >= 150
+    assert counted({"old:1": 1.0, "new:1": 0.3})["new:1", "laar"] >= 150
 
 
 def test_a_pace_that_forty_answers_do_not_show_is_sought_again_after_a_while() -> None:
