@@ -32,7 +32,7 @@ class Fault(StrEnum):
     KUBERNETES = "kubernetes", _PART, "correct the objects, or the Role of laar's ServiceAccount"
     MODELS = "models", "404-unknown-model", "list its names under `models` (--served-model-name)"
     PROBE = "probe", _ENDPOINT, "start it, make it reachable (https: ca_file, sni), or remove it"
-    SCRAPE = "scrape", _METRICS, "set its `engine`, and its `metrics_url` ('' if it has no page)"
+    SCRAPE = "scrape", _METRICS, "start it, or set its `engine` or `metrics_url` ('' if none)"
     LOAD = "load", _METRICS, "restart the engine: its page still shows requests that have ended"
     ENDPOINT = "endpoint", _ENDPOINT, "see the engine's log; check its key, quota, model, template"
     KV_EVENTS = "kv-events", _PART, "correct its labels, or how the engine publishes events"
