@@ -151,13 +151,8 @@ def said(
     events: list[dict[str, Any]] = [
         {"model": "m", "choices": [{"index": 0, "delta": d, "finish_reason": None}]} for d in deltas
     ]
-    events.append(
-        {
-            "model": "m",
-            "choices": [{"index": 0, "delta": {}, "finish_reason": finish}],
-            "usage": usage,
-        }
-    )
+    last = {"index": 0, "delta": {}, "finish_reason": finish}
+    events.append({"model": "m", "choices": [last], "usage": usage})
     lines = [b"data: " + orjson.dumps(event) + b"\n\n" for event in events]
     return Answer(kind=SSE, parts=(*lines, b"data: [DONE]\n\n"), seconds=seconds)
 
@@ -287,19 +282,16 @@ def _refusal(rng: random.Random) -> Form:
 def _status(rng: random.Random) -> Form:
     status = rng.choice(ODD_STATUSES)
     body = rng.choice((b"", b"{}", orjson.dumps(ERROR)))
-    is_known = status < 600 and status >= 200
     return Form(
         name=f"{status} with {len(body)} bytes",
         answer=lambda _question, _rng: Answer(status=status, parts=(body,) if body else ()),
-        errs=status >= 500 or not is_known,
+        errs=not 200 <= status < 500,
     )
 
 
 def _typed(rng: random.Random) -> Form:
-    kind, body = (
-        rng.choice(ODD_TYPES),
-        rng.choice((b"<html>hello</html>", b"ok", b"{}", b"", b"\0" * 99)),
-    )
+    kind = rng.choice(ODD_TYPES)
+    body = rng.choice((b"<html>hello</html>", b"ok", b"{}", b"", b"\0" * 99))
     return Form(
         name=f"{kind or 'no type'}: {body[:8]!r}",
         answer=lambda _question, _rng: Answer(kind=kind, parts=(body,) if body else ()),
@@ -359,32 +351,20 @@ def _encoded(rng: random.Random) -> Form:
     return Form(name=f"{encoding}: {inner.name}", answer=answer)
 
 
-def _only(name: str, concerns: Callable[[Question], bool]) -> Form:
-    """Return a form that refuses only some requests, as an engine with other options does."""
+def _only(name: str, concerns: Callable[[Question], bool], status: int = 400) -> Form:
+    """Return a form that refuses only some clients' requests, as with other options or keys."""
+    document = orjson.dumps({"error": {"message": "no", "code": status}})
+    refusal = Answer(status=status, parts=(document,))
 
     def answer(question: Question, rng: random.Random) -> Answer:
-        if question.probe or not concerns(question):
-            return useful(question, rng)
-        return Answer(status=400, parts=(orjson.dumps({"error": {"message": "no", "code": 400}}),))
+        refuses = concerns(question) and not question.probe
+        return refusal if refuses else useful(question, rng)
 
     return Form(name=name, answer=answer)
 
 
 def _text(name: str, text: str, finish: str = "stop", errs: bool = False) -> Form:
     return Form(name=name, errs=errs, answer=lambda q, _rng: said(q, text, finish=finish))
-
-
-def _anew(question: Question, rng: random.Random) -> Answer:
-    return said(question, rng.choice(WORDS))
-
-
-def _of_clients(status: int) -> Form:
-    """Return a form that refuses all clients' requests, but not the picker's."""
-    refusal = Answer(status=status, parts=(b"{}",))
-    return Form(
-        name=f"{status} to clients",
-        answer=lambda question, rng: useful(question, rng) if question.probe else refusal,
-    )
 
 
 def _compressed(question: Question, _rng: random.Random) -> Answer:
@@ -406,9 +386,9 @@ NAMED = {
         _text("error finish", "", "error", errs=True),
         _text("one token", "!" * 200),
         _text("fluent", FLUENT),
-        Form(name="some word", answer=_anew),
-        _of_clients(400),
-        _of_clients(401),
+        Form(name="some word", answer=lambda q, rng: said(q, rng.choice(WORDS))),
+        _only("400 to clients", lambda _question: True),
+        _only("401 to clients", lambda _question: True, status=401),
         Form(
             name="status 999", answer=lambda _q, _rng: Answer(status=999, parts=(b"{}",)), errs=True
         ),

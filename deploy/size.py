@@ -25,7 +25,7 @@ LIMITS = {
     "lines loaded": 34_582,
     "settings": 133,
     "lines of tests": 57_512,
-    "lines of lab and bench": 33_023,
+    "lines of lab and bench": 32_999,
     "words of README": 700,
     "words of docs": 66_000,
     "words unreleased": 2_000,

@@ -5,19 +5,15 @@ The command prints the best weights found, not the last ones tried, for the sett
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from laar.errors import SettingError, unknown
 from laar_lab.cli.lab.options import BlockTokens, TimeScale
-
-if TYPE_CHECKING:
-    from laar.core.interfaces import Scorer
 
 
 def tune(
@@ -37,6 +33,7 @@ def tune(
     import yaml
 
     from laar.core.cost import CostWeights
+    from laar.policies.laar.outlook import Outlook
     from laar_lab.sim.fleet_file import read_fleet
     from laar_lab.trace import read_trace
     from laar_lab.tuning.climb import tune as climb
@@ -52,19 +49,18 @@ def tune(
     )
     described = read_fleet(fleet)
     read = partial(read_trace, trace, time_scale=time_scale, block_tokens=block_tokens)
-    start = asdict(CostWeights())
-    picker = described.picker("laar")
-    tuner = climb(read, described.sites(), picker, settings, start, _scorer, seed=seed)
+    tuner = climb(
+        read,
+        described.sites(),
+        described.picker("laar"),
+        settings,
+        asdict(CostWeights()),
+        lambda weights: Outlook(CostWeights(**weights)),
+        seed=seed,
+    )
     if not tuner.history:
         typer.echo("no window has been measured: these are the initial weights", err=True)
     for score in tuner.history:
         typer.echo(f"{score.role}, {score.outcome}: {score.cost_s:.3g} s", err=True)
     found = {"routing": dict(tuner.best)}
     typer.echo(f"# for laar.yaml\n{yaml.safe_dump(found, sort_keys=False)}")
-
-
-def _scorer(weights: Mapping[str, float]) -> Scorer:
-    from laar.core.cost import CostWeights
-    from laar.policies.laar.outlook import Outlook
-
-    return Outlook(CostWeights(**weights))
