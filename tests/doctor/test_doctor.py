@@ -152,7 +152,7 @@ FLEET = {
         {"endpoint": "10.0.0.1:1", "health": "ok"},
         {"endpoint": "10.0.0.2:1", "health": "stale"},
     ],
-    "problems": PROBLEMS.shown(len(Fault)),
+    "problems": {**PROBLEMS.shown(len(Fault)), "dns a.b": "as versions before 0.4 say it"},
 }
 
 
@@ -179,6 +179,7 @@ async def test_problems_that_the_picker_reports_become_findings(tmp_path):
         about = by_what[f"{fault}: what is wrong"]
         assert about.remedy == fault.fix
         assert (about.level is Level.WARNING) == (fault is Fault.RESTART)
+    assert "error: dns a.b: as versions before 0.4 say it" in texts
     assert any(text.startswith("warning: enforces 25%") for text in texts)
     assert any("2 of 4 requests were code tasks in ja up to 8192 tokens" in text for text in texts)
     assert any("1 of 4 decisions are degraded" in text for text in texts)

@@ -321,8 +321,10 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> Iterator[Finding]:
         yield warning(where, what, "install the same version, then check again")
     for source, problem in shown["problems"].items():
         finding = warning if source == Fault.RESTART else error
-        remedy = f"{problem['remedy']} ({problem['runbook']})"
-        yield finding(where, f"{source}: {problem['message']}", remedy)
+        what, remedy = problem, Fault.PROBLEM.fix  # as versions before 0.4 tell it
+        if isinstance(problem, dict):
+            what, remedy = problem["message"], f"{problem['remedy']} ({problem['runbook']})"
+        yield finding(where, f"{source}: {what}", remedy)
     states = Counter(row["health"] for row in shown["fleet"])
     if slow := [row["endpoint"] for row in shown["fleet"] if row["health"] == "slow"]:
         what = f"{', '.join(slow[:_MAX_SHOWN])}: slower than others with its model"
