@@ -228,8 +228,7 @@ class Collectors:
             answers = lacks or control == GOOD
             lacks = table.withhold(own.address, name, lacks=fails and answers and bool(others))
             problem = "gets no requests for this model: it fails them, but another endpoint answers"
-            told = problem if lacks else None
-            self._fleet.problem(Fault.ENDPOINT, told, f"{own.address} {name}")
+            self._fleet.problem(Fault.ENDPOINT, problem if lacks else None, f"{own.address} {name}")
             if not lacks:
                 break
             await asyncio.sleep(_COMPARE_AGAIN_S)

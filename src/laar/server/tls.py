@@ -56,6 +56,7 @@ class Identity:
     def context(self) -> ssl.SSLContext:
         """Return the identity as a context for Python's `ssl`."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2  # some builds leave it to the system
         context.options |= ssl.OP_NO_RENEGOTIATION
         context.set_alpn_protocols(["h2"])
         # OpenSSL only loads certificates from files, so use one in memory.
@@ -122,8 +123,7 @@ def check_tls(settings: Tls) -> None:
         SettingError: a file can't be used, or the certificate is not valid now.
     """
     if (why := _invalid(settings, _load(settings, None), datetime.now(UTC))) is not None:
-        why = why.partition(": ")[2]
-        raise _unusable(why, setting="listen.tls.certificate")
+        raise _unusable(why.partition(": ")[2], setting="listen.tls.certificate")
 
 
 def _invalid(tls: Tls, found: Identity, now: datetime) -> str | None:
@@ -179,10 +179,7 @@ def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) 
             setting=f"listen.tls.{name}",
         ) from None
     if private.public_key() != public:
-        raise _unusable(
-            f"{tls.key} is not the key of {tls.certificate}",
-            setting="listen.tls",
-        )
+        raise _unusable(f"{tls.key} is not the key of {tls.certificate}", setting="listen.tls")
     found = Identity(
         certificate=certificate,
         key=key,
@@ -195,8 +192,7 @@ def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) 
     except (OSError, ValueError) as error:
         files = [str(path) for path in (tls.certificate, tls.key, tls.client_ca) if path]
         raise _unusable(
-            f"OpenSSL rejects {', '.join(files)} ({error})",
-            setting="listen.tls",
+            f"OpenSSL rejects {', '.join(files)} ({error})", setting="listen.tls"
         ) from None
     return found
 
