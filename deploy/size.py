@@ -18,13 +18,13 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "laar"
 
 LIMITS = {
-    "lines": 50_212,
-    "statements": 30_637,
+    "lines": 50_211,
+    "statements": 30_640,
     "lines of data": 867,
     "modules": 224,
-    "lines loaded": 34_582,
+    "lines loaded": 34_583,
     "settings": 133,
-    "lines of tests": 57_512,
+    "lines of tests": 57_513,
     "lines of lab and bench": 32_999,
     "words of README": 700,
     "words of docs": 66_000,

@@ -327,10 +327,11 @@ class Engines:
     def state(self) -> dict[str, object]:
         """Return the state of models and, by key, endpoints' paces, as plain values."""
         paces: dict[str, object] = {}
-        for slot in self._table.active.tolist():
-            pace = self.paces.state(slot, self.traffic.arrived_at, self._levels(slot))
-            if pace is not None:
-                paces[self._table.spec(slot).key] = pace
+        active = self._table.active
+        for model_id, name in enumerate(self._table.models):
+            same = active[self._table.model_id[active] == model_id]
+            states = self.paces.state(same, self.traffic.arrived_at, self._levels(name))
+            paces |= {self._table.spec(slot).key: state for slot, state in states}
         return {"models": {n: m.state() for n, m in self._models.items()}, "paces": paces}
 
     def restore(self, state: object, now: float) -> None:
@@ -344,7 +345,7 @@ class Engines:
         for address, known in paces.items() if isinstance(paces, dict) else ():
             slot = self._table.slot(address) if isinstance(address, str) else -1
             if slot >= 0:
-                self.paces.restore(slot, known, now, self._levels(slot))
+                self.paces.restore(slot, known, now, self._levels(self._name(slot)))
         self.paces.work_out_all(now)
         self.kept = None
 
@@ -401,9 +402,9 @@ class Engines:
         self.batches.grow(size)
         self.kept = None
 
-    def _levels(self, slot: int) -> tuple[float, float]:
+    def _levels(self, name: str) -> tuple[float, float]:
         """Return the `levels` of `Paces.learn` now."""
-        model = self._model(self._name(slot))
+        model = self._model(name)
         return model.first.level, model.rest.level + math.log(model.unit_s)
 
     def _name(self, slot: int) -> str:

@@ -19,7 +19,7 @@ pace that its samples suggest, and the one that is still possible (`laar.core.ex
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Annotated
 
@@ -231,18 +231,19 @@ class Paces:
         self.first[slot] = self.rest[slot] = 1.0
 
     def state(
-        self, slot: int, as_of: float, levels: tuple[float, float]
-    ) -> tuple[list[float], list[float], float, list[float]] | None:
-        """Return what an endpoint's answers have shown, as plain numbers; None if nothing.
+        self, same: Slots, as_of: float, levels: tuple[float, float]
+    ) -> Iterator[tuple[int, list[object]]]:
+        """Yield what a model's endpoints have shown, by slot, as plain numbers; not if nothing.
 
         `as_of` and `levels` are those of `learn`.
         """
-        self._restate(np.array([slot]), levels)
-        own, ends, tries = self._columns[:, slot], self._ends[:, slot], self.tries.item(slot)
-        if not tries and not own.any():
-            return None
-        ages_s = np.fmin(np.fmax(as_of - self._paced_at[:, slot], 0.0), _MOST_AGE_S)
-        return own.tolist(), ends.tolist(), tries, ages_s.tolist()
+        self._restate(same, levels)
+        ages_s = np.fmin(np.fmax(as_of - self._paced_at[:, same], 0.0), _MOST_AGE_S)
+        columns = self._columns[:, same], self._ends[:, same], self.tries[same], ages_s
+        rows = zip(*(of.T.tolist() for of in columns), strict=True)
+        for slot, (own, ends, tries, ages) in zip(same.tolist(), rows, strict=True):
+            if tries or any(own):
+                yield slot, [own, ends, tries, ages]
 
     def restore(self, slot: int, known: object, as_of: float, levels: tuple[float, float]) -> None:
         """Restore a result of `state`, to be applied by `work_out_all`; skip invalid parts."""
