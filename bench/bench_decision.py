@@ -38,6 +38,7 @@ from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
 from laar.health import Health, HealthSettings
+from laar.plugins import own
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.protocol.agreed import ATTEMPTS
@@ -141,6 +142,7 @@ def processor(endpoints: int, clock: Callable[[], float] = time.monotonic) -> Ex
         table,
         build_policies(CostWeights()),
         DirectorSettings(),
+        plugins=own(),
         rng=rng,
         assessor=CapabilityAssessor(capability),
         prefixes=prefixes,

@@ -26,6 +26,7 @@ from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
+from laar.plugins import own
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.probing import PROBES, template_of
@@ -240,6 +241,7 @@ def run(kind: str, template: str, seed: int = 3) -> tuple[float, float]:
         table,
         build_policies(CostWeights()),
         DirectorSettings(),
+        plugins=own(),
         rng=random.Random(seed),
         prefixes=beliefs,
     )

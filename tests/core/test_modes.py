@@ -12,7 +12,6 @@ import pytest
 
 from laar.accuracy.assessor import Assessment, PlainAssessor
 from laar.accuracy.capability import SpeedPrior
-from laar.core.companions import beside
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
 from laar.core.membership import ROLE_LABEL, EndpointSpec
@@ -21,6 +20,8 @@ from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.flow.admission import Admission
 from laar.flow.settings import FlowSettings
+from laar.plugins.adapters import Adapters
+from laar.plugins.companions import beside
 from laar.prefix.beliefs import PrefixBeliefs
 from support.directors import director_of
 
@@ -243,7 +244,7 @@ def test_a_mode_never_takes_a_name_that_something_else_has() -> None:
     d = director_of(spec, other, assessor=Measured(RIGHT), modes=MODES)
     assert d.table.judged == ["big", "big:low"]
     decision = d.decide(asked(model="big:fast", retries=True), 0.0)
-    assert (decision.mode, decision.flight.adapter) == (None, "big:fast")
+    assert (decision.mode, Adapters.of(decision)) == (None, "big:fast")
     with pytest.raises(RequestError, match="small:fast"):
         d.decide(asked(model="small:fast"), 0.0)
 

@@ -14,7 +14,7 @@ from laar.accuracy.capability import SpeedPrior
 from laar.core.director import Director
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
-from laar.core.retrying import MAX_TENANTS, Retrying
+from laar.plugins.retrying import MAX_TENANTS, Retrying
 from laar.protocol.headers import WRONG_ANSWER, read_head
 from laar.settings.routing import Routing
 from support.directors import director_of

@@ -17,6 +17,7 @@ from laar.core.membership import EndpointSpec
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
 from laar.explain.record import MAX_ROWS, shown
+from laar.plugins.stored import StoredObjects
 from laar.policies import build_policies
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.tracing import attributes
@@ -270,7 +271,7 @@ def test_an_engine_for_another_task_is_excluded_for_that_reason():
 
 def test_a_continuation_stays_at_the_endpoint_that_stores_the_answer():
     director = fleet(Known(granite=(0.9, 1e-5, 0), phi=(0.9, 1e-5, 0)), *TWO)
-    director.stored.note("resp-1", "10.0.0.8:80", "")
+    director.plugins.get(StoredObjects).note("resp-1", "10.0.0.8:80", "")
     [row] = told(director, request(response_id="resp-1"))["filtered"]
     assert (row["endpoint"], row["why"]) == (
         "10.0.0.7:80",

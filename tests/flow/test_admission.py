@@ -16,6 +16,7 @@ from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.flow.admission import Admission
 from laar.flow.settings import FlowSettings
+from laar.plugins.stored import StoredObjects
 from support.directors import director_of
 from support.exploring import examples
 
@@ -140,7 +141,7 @@ def test_a_long_prompt_that_fits_only_one_endpoint_does_not_delay_short_ones():
 
 def test_a_continuation_waiting_for_a_full_endpoint_delays_no_other_request():
     director = fleet()
-    director.stored.note("resp_1", "a", "")
+    director.plugins.get(StoredObjects).note("resp_1", "a", "")
     gate = admission(director)
     continued = {"response_id": "resp_1"}
     first = gate.ask(request(1, **continued), 0.0)

@@ -23,6 +23,7 @@ from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.flow.admission import Admission
 from laar.flow.settings import FlowSettings
+from laar.plugins import own
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
 
@@ -45,6 +46,7 @@ class Fleet(RuleBasedStateMachine):
             self.table,
             build_policies(CostWeights()),
             DirectorSettings(),
+            plugins=own(),
             rng=random.Random(1),
             assessor=CapabilityAssessor(CapabilityModel(), self.online),
             prefixes=self.prefixes,

@@ -22,6 +22,7 @@ from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
 from laar.health import GOOD, Health, HealthSettings, Kind, Reply, judge
+from laar.plugins import own
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
 from support.requests import request_of
@@ -115,6 +116,7 @@ class VirtualFleet:
             self.table,
             build_policies(CostWeights()),
             DirectorSettings(policy=policy),
+            plugins=own(),
             rng=random.Random(seed + 2),
             prefixes=PrefixBeliefs(key=b"k" * 16, max_bytes=1 << 22) if prefixes else None,
             health=self.health if health else None,

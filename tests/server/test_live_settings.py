@@ -15,6 +15,7 @@ from laar.core.cost import CostWeights
 from laar.core.request import Api, Request
 from laar.datalayer.visits import cancel
 from laar.declaring import Applies
+from laar.plugins.comparison import Comparison
 from laar.server.reload import SettingsReloader
 from laar.server.runner import Runner
 from laar.settings import Settings, load
@@ -332,7 +333,7 @@ def in_force(runner):
     """Return the settings that the parts of a picker use."""
     picker, processor = runner.picker, runner.processor
     watched, candidates = picker.observability, picker.director.candidates
-    declared, other = runner.collectors.resolver._declared, picker.director.comparison
+    declared, other = runner.collectors.resolver._declared, picker.director.plugins.get(Comparison)
     [(scorer, _)] = picker.director.policies["laar"].scorers
     [(baseline, _)] = picker.director.policies["load-aware"].scorers
     return {

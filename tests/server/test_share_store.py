@@ -14,6 +14,7 @@ from laar.accuracy.online import OnlineOutcomes
 from laar.core.decision import Completion
 from laar.errors import SettingError
 from laar.health import Health, HealthSettings
+from laar.plugins.stored import StoredObjects
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.blocks import ENDS
 from laar.server.sharing.sharer import Sharer, new_origin, secret_of
@@ -140,11 +141,11 @@ async def test_a_starting_picker_first_reads_all_that_the_others_sent(server, me
     other = Member(share, 1)  # sends only what this test sends
     await other.sharer.store.open(other.sharer.sharing.key, starting=True)
     for number in range(300):
-        other.director.stored.note(f"resp-{number}", A, "")
+        other.director.plugins.get(StoredObjects).note(f"resp-{number}", A, "")
         await other.sharer.store.send(other.sharer.sharing.batches(time.monotonic()))
     await other.sharer.store.close()
     starting = await members(2, lease_s=3.0)
-    assert starting.director.stored.latest(1) == [("resp-299", A, "resp-299")]
+    assert starting.director.plugins.get(StoredObjects).latest(1) == [("resp-299", A, "resp-299")]
 
 
 @pytest.mark.parametrize("forbidden", ["time", "xtrim", "xrevrange", "xread", "xadd"])

@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from laar import until_correct
+from laar.plugins.companions import Companions
 from support import Answer, eventually
 from support.artifacts import artifact, model
 
@@ -43,5 +44,5 @@ async def test_the_first_correct_answer_frees_the_other_place(gateway, http, sha
     assert outcome.correct
     assert [(one.model, one.reason) for one in outcome.attempts] == [("b", "companion")]
     await eventually(lambda: not runner.picker.table.in_flight.any(), what="the freed place")
-    assert not runner.picker.director.companions._firsts
+    assert not runner.picker.director.plugins.get(Companions)._firsts
     never.set()

@@ -6,9 +6,9 @@ import pytest
 
 from laar.core.decision import Completion, Decision
 from laar.core.endpoints import Reading
-from laar.core.stored import Context
 from laar.flow.admission import Admission
 from laar.flow.settings import FlowSettings
+from laar.prefix.contexts import Context
 from laar.sharing.batches import SCHEMA, Batch, write_batch
 from laar.sharing.records import Turn
 from support.pickers import Network, sharing_picker

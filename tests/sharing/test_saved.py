@@ -20,6 +20,7 @@ from laar.core.decision import Completion
 from laar.core.membership import EndpointSpec
 from laar.explain.decision_record import DecisionRecord
 from laar.explain.record import shown
+from laar.plugins.stored import StoredObjects
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.sharing.sharing import Sharing
 from laar.sharing.snapshot import read_snapshot, restore, snapshot
@@ -37,8 +38,7 @@ NOT_SAVED = {
     "laar.core.endpoints laar.core.exploring laar.prefix.demand laar.sharing Evictions._waiting "
     "Evictions._age_of Evictions._next_at Paces._learned PrefixIndex.now Retrying._sent",
     "kept to a second": "_Use.at",
-    "worked out when needed": "laar.core.candidates laar.prefix.blocks Evictions._survival "
-    "Adapters._endpoints _Endpoint.in_flight _Endpoint.last _Endpoint.max_adapters _Endpoint.seen",
+    "worked out when needed": "laar.core.candidates laar.prefix.blocks Evictions._survival",
     "relative to this process's start": "Line.level Line._recent Paces._levels PrefixIndex._stamp "
     "_Cache.by_age _Use.claim _Use.stamp _Use.witness",
     "at most seven samples, and a prior that samples outweigh": "Line._pending Line._expected",
@@ -131,7 +131,7 @@ class Fleet:
             beliefs.shown.answered(slot, 1.0, found, None)  # as for engines with KV events
             beliefs.blocks_held.tiers.learn(slot, fetched, 0.5)
             sharing.director.answering(decision, decision.now + ttft_s)
-            sharing.director.keeps(decision, f"resp_{first.id}")
+            sharing.director.plugins.get(StoredObjects).keeps(decision, f"resp_{first.id}")
             end = Completion(status=200, cause="complete", **times, **counts)
             sharing.director.settle(decision, end)
             if correct is not None:
@@ -176,7 +176,9 @@ def test_a_restarted_picker_decides_by_the_same_numbers(seed):
         request = fleet.request(f"later {number}")
         numbers = explained(before, request, now)
         assert explained(after, request, now) == pytest.approx(numbers, rel=1e-3, abs=1e-4)
-    assert before.director.stored.latest(9999) == after.director.stored.latest(9999)
+    assert before.director.plugins.get(StoredObjects).latest(9999) == after.director.plugins.get(
+        StoredObjects
+    ).latest(9999)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -15,6 +15,7 @@ from laar.core.endpoints import COUNTED
 from laar.core.request import Api
 from laar.health import Reply
 from laar.health.breaker import State
+from laar.plugins.stored import StoredObjects
 from laar.sharing.batches import SCHEMA
 from laar.sharing.records import Moved
 from laar.sharing.snapshot import SnapshotFault, read_snapshot, restore, snapshot
@@ -129,7 +130,7 @@ def test_a_picker_that_was_cut_off_excludes_no_endpoint_for_the_others():
 def test_a_stored_answer_is_found_through_any_picker():
     p, q, net = pair()
     decision = p.director.decide(request(), 1.0)
-    p.director.keeps(decision, "resp_1")
+    p.director.plugins.get(StoredObjects).keeps(decision, "resp_1")
     p.director.settle(decision, OK)
     net.exchange(1.2)
     follow = request_of("go on", api=Api.RESPONSES, response_id="resp_1")
@@ -221,7 +222,7 @@ def test_records_that_affect_the_next_decision_are_urgent():
     p, _, net = pair()
     net.exchange(0.9)
     for tell in (
-        lambda: p.director.stored.note("resp_1", A, "session"),
+        lambda: p.director.plugins.get(StoredObjects).note("resp_1", A, "session"),
         p.leaving,
         p.outbox.send_all_loads,
     ):
@@ -381,7 +382,7 @@ def test_a_long_list_in_a_snapshot_does_not_hold_up_the_start(invalid):
     p, _, _ = pair()
     stored = [[f"resp_{n}", A, ""] for n in range(9000)]
     restore(p, {"stored": [0] * 2000 + stored if invalid else stored}, 1.0)
-    assert len(p.director.stored.latest(9000)) == (0 if invalid else 8192)
+    assert len(p.director.plugins.get(StoredObjects).latest(9000)) == (0 if invalid else 8192)
 
 
 def test_each_endpoint_is_owned_by_one_picker():

@@ -11,6 +11,7 @@ from laar.core.decision import DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
+from laar.plugins import own
 from laar.policies import build_policies
 
 _SETTINGS = {field.name for field in fields(DirectorSettings)}
@@ -32,4 +33,5 @@ def director_of(*endpoints: EndpointSpec | str, seed: int = 1, **given: Any) -> 
     settings = DirectorSettings(**{name: given.pop(name) for name in _SETTINGS & given.keys()})
     policies = given.pop("policies", None) or build_policies(CostWeights())
     rng = random.Random(seed)
+    given.setdefault("plugins", own())
     return Director(table_of(*endpoints), policies, settings, rng=rng, **given)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
 from laar.health import Reply
+from laar.plugins.stored import StoredObjects
 from laar.protocol.events import Action, AnswerBody, AnswerHeaders
 from laar.protocol.ports import Recorder
 
@@ -46,7 +47,7 @@ class Recording(Recorder):
         self._director.answering(decision, now, ok=ok)
 
     def stored(self, decision: Decision, stored_id: str) -> None:
-        self._director.keeps(decision, stored_id)
+        self._director.plugins.get(StoredObjects).keeps(decision, stored_id)
 
     def ended(self, decision: Decision, end: Completion) -> None:
         self.decisions.append(decision)

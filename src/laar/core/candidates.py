@@ -18,7 +18,7 @@ from laar.core.decision import DirectorSettings
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.filters import awake, reachable, unless_none, unsaturated
 from laar.core.modes import Refused
-from laar.core.pulls import SURE
+from laar.core.plugin import NO_PARTS, Parts, Plugins
 from laar.core.request import GENERATES, Api, Request
 from laar.core.roundtrip import KEPT_OPEN_S, fresh_rtt
 from laar.errors import RequestError
@@ -47,7 +47,7 @@ class Group:
         health: health's version at that time.
         standing: the health of the candidates.
         prefillers: the endpoints that may prefill for them; None if there are none.
-        sources: the endpoints to pull KV from, even if they are saturated or drain.
+        parts: those of the plug-ins that take part in all its requests.
         weights: key under which the name's prefixes are cached (`EndpointTable.weights`).
         on_trial: the last candidate is excluded, and the request would be its trial.
         plain: the group without modes; None if this is one.
@@ -68,7 +68,7 @@ class Group:
     health: int
     standing: Standing
     prefillers: Prefillers | None = None
-    sources: Slots = field(default_factory=lambda: np.empty(0, np.intp))
+    parts: Parts = field(default_factory=lambda: NO_PARTS)
     weights: str = ""
     on_trial: bool = False
     plain: Group | None = None
@@ -78,9 +78,12 @@ class Group:
 class Candidates:
     """The cached groups of candidates."""
 
-    def __init__(self, table: EndpointTable, settings: DirectorSettings, health: Health) -> None:
+    def __init__(
+        self, table: EndpointTable, settings: DirectorSettings, health: Health, plugins: Plugins
+    ) -> None:
         self._table = table
         self._health = health
+        self._plugins = plugins
         self._aliases = settings.aliases
         self._max_waiting = settings.max_waiting
         self._groups: dict[tuple[str, str, bool | None], Group] = {}
@@ -116,6 +119,10 @@ class Candidates:
                 self._groups[key] = group
         return group
 
+    def forget(self) -> None:
+        """Compute all groups again: a plug-in now filters differently."""
+        self._version = -1
+
     def _work_out(
         self, key: tuple[str, str, bool | None], subset: frozenset[str] | None, now: float
     ) -> Group:
@@ -135,8 +142,7 @@ class Candidates:
         if generates is not None and (not model or model in self._aliases):
             able = unless_none(able, table.generates[able] == generates)
         prefillers = able[table.prefills[able]]
-        sources = able[table.pull_group[able] >= 0]
-        able = able[table.takes[able]]
+        serving, able = able, able[table.takes[able]]
         if not len(able):
             raise RequestError(
                 503, "no-candidates", "no endpoint may serve this request", retry_after_s=1
@@ -177,9 +183,9 @@ class Candidates:
         )
         if len(prefillers):
             group.prefillers = self._prefillers(group, prefillers, now)
-        if len(sources) > 1:
-            sources, answers = self._answering(group, sources, now)
-            group.sources = sources[answers >= SURE]
+        group.parts = self._plugins.filter(
+            group, serving, lambda some: self._answering(group, some, now), now
+        )
         return group
 
     def _names(self, slots: Slots) -> list[str]:

@@ -7,7 +7,7 @@ a decision (reservations, prefixes, health).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
@@ -17,11 +17,9 @@ import xxhash
 
 from laar.accuracy.assessor import PlainAssessor
 from laar.accuracy.retry import parse_tried, with_model
-from laar.core.adapters import Adapters
 from laar.core.apart import Prefiller, may_be_apart
 from laar.core.attempts import kinds_of, traits
 from laar.core.candidates import Candidates, Group
-from laar.core.companions import Companions, beside, check_worth, not_worth_it
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
 from laar.core.eligible import Eligible, able_to_take, in_all, prefer
 from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
@@ -31,11 +29,9 @@ from laar.core.filters import fresh
 from laar.core.guards import Faults
 from laar.core.interfaces import Assessor, PartFailure, Room, View
 from laar.core.needs import Needs
+from laar.core.plugin import NO_PARTS, Admitted, Parts, Plugin, Plugins, select
 from laar.core.policy import Policy
-from laar.core.pulls import Sources
 from laar.core.request import Api, Request
-from laar.core.retrying import Retrying
-from laar.core.stored import StoredObjects, not_stored
 from laar.core.views import view_of
 from laar.errors import RequestError
 from laar.health import Health, HealthSettings
@@ -76,6 +72,7 @@ class Chooser:
         table: the endpoints.
         policies: policies by name; must include the settings' policy.
         settings: how to choose.
+        plugins: the plug-ins, in the order in which they are asked.
         rng: breaks ties and makes the choices of random policies.
         assessor: estimates models.
         prefixes: estimates caches; None means no estimates.
@@ -90,6 +87,7 @@ class Chooser:
         settings: DirectorSettings,
         *,
         rng: random.Random,
+        plugins: Iterable[Plugin] = (),
         assessor: Assessor | None = None,
         prefixes: PrefixBeliefs | None = None,
         health: Health | None = None,
@@ -102,22 +100,23 @@ class Chooser:
         self.prefixes = prefixes
         self.health = health or Health(HealthSettings(enabled=False), rng=random.Random(0))
         self.engines = Engines(table)
-        self.adapters = Adapters(table)
-        self.sources = Sources(table)
         self.explorer = Explorer()
-        self.retrying = Retrying()
-        self.companions = Companions()
-        self.stored = StoredObjects()
         self.needs = Needs(table)
         self.degraded = Faults()
         self._on_fault = on_fault
+        self.plugins = Plugins(
+            plugins,
+            self.degraded,
+            lambda plugin, error: on_fault(PartFailure("plugin", plugin, error)),
+        )
         self.use(settings, policies)
+        self.plugins.join(self)
 
     def use(self, settings: DirectorSettings, policies: Mapping[str, Policy]) -> None:
         """Replace the settings and policies."""
         self.settings = settings
         self.policies = policies
-        self.candidates = Candidates(self.table, settings, self.health)
+        self.candidates = Candidates(self.table, settings, self.health, self.plugins)
         self.table.use_aliases(settings.aliases, settings.modes)
 
     def choose(
@@ -145,28 +144,32 @@ class Chooser:
             NoRoomError: no candidate has room.
         """
         policy = self.policies.get(request.policy) or self.policies[self.settings.policy]
-        group, earlier = self._group(request, policy, now)
+        parts: Parts = NO_PARTS
+        admitted: Sequence[Admitted] = ()
+        ids = request.companion_of or request.response_id or request.conversation_id
+        if ids or request.tried or request.retries or request.given:
+            parts, admitted = self.plugins.admit(request)
+        group, earlier = self._group(request, policy, now, admitted)
         several = not request.model and len(group.models) > 1
         if request.api is Api.OPAQUE or (several and request.api is Api.OTHER):
-            if request.companion_of:
-                raise not_worth_it()
+            for known in admitted:
+                if known.unless_priced is not None:
+                    raise known.unless_priced
             drawn = self._draw(request, group, now)
             return self._decision(request, group, drawn, now, new_id, earlier, group.alive)
-        group, view, tokens_of, degraded = view_of(self, request, earlier, group, now)
+        group, view, tokens_of, degraded = view_of(self, request, earlier, group, parts, now)
         able = group.alive
         if self.table.windowed or self.needs.refusals:
             fits, able = self._fitting(view, group, tokens_of)
             if not fits.any():  # all that can take it are full: choose among them
                 subset = frozenset(self.table.by_slot[slot].address for slot in able.tolist())
-                group, earlier = self._group(request, policy, now, subset)
-                group, view, tokens_of, degraded = view_of(self, request, earlier, group, now)
+                group, earlier = self._group(request, policy, now, admitted, subset)
+                group, view, tokens_of, degraded = view_of(
+                    self, request, earlier, group, parts, now
+                )
                 fits, able = self._fitting(view, group, tokens_of)
             view.fits = fits
-        if request.companion_of:
-            view.beside = beside(self.companions.first_of(request), view)
         ranking = self._rank(policy, view, group, room, degraded)
-        if view.beside is not None:
-            check_worth(view, ranking.order[0])
         return self._decision(
             request, group, ranking, now, new_id, earlier, able, priority=priority
         )
@@ -203,7 +206,8 @@ class Chooser:
         tokens = uncached_tokens = 0.0
         tried: tuple[str, ...] = ()
         exhausted = once = False
-        prefiller = pull = engine_priority = None
+        prefiller = engine_priority = None
+        parts: Parts = {}
         if view is not None and policy is not None:
             tokens = view.tokens.item(at)
             tried = with_model(earlier, model) if earlier else (model,)
@@ -212,8 +216,10 @@ class Chooser:
                 prefiller = view.apart.prefiller(view, at)
             if prefiller is None:
                 uncached_tokens = tokens - view.cached_tokens.item(at)
-            if view.pulls is not None and (pull := view.pulls.chosen(view, at)) is not None:
-                uncached_tokens = max(0.0, uncached_tokens - pull.tokens)
+            if view.parts:
+                parts = select(view, at)
+                elsewhere_tokens = sum(part.elsewhere_tokens for part in parts.values())
+                uncached_tokens = max(0.0, uncached_tokens - elsewhere_tokens)
             # If all endpoints are failing, no request is blamed: one of them may have recovered.
             if health.culprits and not group.standing.all_failing:
                 once = health.records.blame.is_culprit(traits(request, view.chain), now)
@@ -224,9 +230,10 @@ class Chooser:
         fallbacks: tuple[str, ...] = ()
         if not once:
             named = served if request.model else ""
-            fallbacks = self._fallbacks(
-                group, ranking, named, prefiller, alike=bool(prefiller or pull or mode)
-            )
+            alike = prefiller is not None or mode is not None
+            if parts:
+                alike = alike or any(part.alike for part in parts.values())
+            fallbacks = self._fallbacks(group, ranking, named, prefiller, alike=alike)
         return Decision(
             id=new_id(),
             request=request,
@@ -247,7 +254,7 @@ class Chooser:
             tokens=tokens,
             uncached_tokens=uncached_tokens,
             prefiller=prefiller,
-            pull=pull,
+            parts=parts,
             view=view,
             scores=ranking.scores,
             eligible=ranking.eligible,
@@ -263,7 +270,6 @@ class Chooser:
                 model=model,
                 tried=tried,
                 exhausted=exhausted,
-                adapter=served if served in spec.adapters else "",
             ),
         )
 
@@ -272,6 +278,7 @@ class Chooser:
         request: Request,
         policy: Policy,
         now: float,
+        admitted: Sequence[Admitted],
         fitting: frozenset[str] | None = None,
     ) -> tuple[Group, Sequence[str]]:
         """Return the candidates of a request, and the models that it tried earlier.
@@ -279,11 +286,13 @@ class Chooser:
         `fitting` are addresses of earlier candidates, and the only ones to consider.
         """
         subset = fitting or request.subset
-        if fitting is None and (request.response_id or request.conversation_id):
-            subset = self.stored.subset(request)
+        if fitting is None:
+            for known in admitted:
+                subset = subset if known.subset is None else known.subset
         group = self.candidates.of(request, subset, now)
-        if request.response_id and subset is request.subset and len(group.able) > 1:
-            raise not_stored()  # several endpoints may have stored the answer
+        for known in admitted:
+            if known.unless_sole is not None and len(group.able) > 1:
+                raise known.unless_sole
         if request.needs_model and not request.model and len(group.models) > 1:
             raise RequestError(
                 426, "no-model", "no header or query names the model: ask over plain HTTP"
@@ -301,8 +310,9 @@ class Chooser:
         if request.tried:
             earlier, ignored = parse_tried(request.tried, self.table.judged)
             self.ignored_tried += ignored
-        if request.companion_of:
-            earlier = (*earlier, self.companions.first_of(request).flight.model)
+        for known in admitted:
+            if known.tried:
+                earlier = (*earlier, *known.tried)
         if group.standing.trials and not request.shadow:
             group = self.candidates.with_trial(group, earlier, now)
         if group.prefillers is not None and (
@@ -352,7 +362,7 @@ class Chooser:
         order = policy.order(scores, view, tuple(eligible.values()), first)
         for fault in view.faults:
             self.degraded.attempt("watching", self._on_fault, fault)
-            reason = self.degraded.degraded(fault.part)
+            reason = self.degraded.degraded(fault.code)
         return Ranking(
             slots=group.slots,
             order=order,
@@ -417,7 +427,7 @@ class Chooser:
         Endpoints that are doubted or full come last. Those that the request does not fit are
         omitted, as their refusal would be final. Envoy retries with the same headers, so fallbacks
         must share the first endpoint's rank, key and base path, and, if `alike`, its model: with a
-        prefiller, a pull or a mode. They exclude the prefiller.
+        prefiller, a mode or a plug-in that says so. They exclude the prefiller.
         """
         table, found = self.table, dict[str, None]()
         by_slot, slots, order = table.by_slot, ranking.slots, ranking.order

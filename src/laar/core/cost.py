@@ -13,8 +13,9 @@ candidates.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -30,6 +31,9 @@ RETRY_PENALTY = 100.0
 """Minimum factor on a model's cost for each time that it would repeat a wrong answer. The factor
 always ranks it after all other models; this minimum also gives it a score near 0 in the mean of a
 composed policy, as in the LAAR paper."""
+
+FIRST = 2.0
+"""Weight of a second before the first token: it delays both that token and the end."""
 
 _PAST_A_NEAR_TIE = 1.1  # so that a tried model does not even tie with an untried one
 _MAX_PENALTY = 1e100  # keeps costs finite however often a model was tried
@@ -51,14 +55,53 @@ class CostWeights:
     before its prefill ends, and those whose cached text it evicts. 0 ignores them."""
 
 
+class Price(NamedTuple):
+    """The price of a request at each candidate, in seconds.
+
+    Args:
+        base_s: seconds that depend neither on the cache nor on others, to the end of the answer.
+        prefill_s: seconds of prefill of the uncached tokens.
+        ahead_s: the part of `queue_s` for the prompts ahead.
+        queue_s: seconds of delay from other requests there, before the first token and after.
+        ttft_s: seconds to the first token.
+        latency_s: seconds to the end of the answer.
+        own_s: weighted cost to the request itself.
+        others_s: weighted cost to other requests.
+        total_s: the sum of both costs.
+        copy_s: seconds that a copy of the prompt there costs: prefill, delay of others, evictions.
+        evicted_s: the part of `others_s` for the text that the prompt evicts, before `k_delay`.
+    """
+
+    base_s: Floats
+    prefill_s: Floats
+    ahead_s: Floats
+    queue_s: Floats
+    ttft_s: Floats
+    latency_s: Floats
+    own_s: Floats
+    others_s: Floats
+    total_s: Floats
+    copy_s: Floats
+    evicted_s: Floats
+
+    def delayed(self, seconds: Floats) -> Price:
+        """Return the price if the request begins so many seconds later."""
+        return self._replace(
+            ttft_s=self.ttft_s + seconds,
+            latency_s=self.latency_s + seconds,
+            own_s=self.own_s + FIRST * seconds,
+            total_s=self.total_s + FIRST * seconds,
+        )
+
+
 @dataclass(slots=True, kw_only=True)
 class Terms:
     """The cost terms in seconds; arrays over the candidates.
 
-    `latency_s = rtt_s + base_s + prefill_s + queue_s + transfer_s` is the expected time of the
-    answer: `rtt_s` is the time on the network (`View.wire_s`), `queue_s` the delay caused by other
-    requests there, `ahead_s` the part of it for the prompts ahead, `transfer_s` the time to fetch
-    KV from the prefiller (`laar.core.apart`) or the source (`laar.core.pulls`).
+    `latency_s = rtt_s + base_s + prefill_s + queue_s`, plus all of `added`, is the expected time of
+    the answer: `rtt_s` is the time on the network (`View.wire_s`), `queue_s` the delay caused by
+    other requests there, `ahead_s` the part of it for the prompts ahead, `added` what plug-ins add
+    (`laar.core.plugin`), by name, and as `transfer_s` the time to fetch KV from a prefiller.
     `cost_s` is a sum of seconds times `penalty / (answers * probability)`, where `answers` is P(it
     answers). The default policy's sum weights these and adds `others_s`, the seconds that other
     requests lose, less those they save (`laar.policies.laar.outlook`). None means 0; for `answers`,
@@ -78,9 +121,9 @@ class Terms:
     ttft_s: Floats | None = None
     ahead_s: Floats | None = None
     others_s: Floats | None = None
-    transfer_s: Floats | None = None
     tpot_s: Floats | None = None
     outlook: tuple[Floats, Floats] | None = None
+    added: Mapping[str, Floats] = field(default_factory=dict)
 
     @property
     def all_ttft_s(self) -> Floats:

@@ -17,7 +17,7 @@ from laar.core.engines import Began
 from laar.core.interfaces import View
 from laar.core.membership import PLAIN, Way
 from laar.core.modes import ByModel, Mode
-from laar.core.pulls import Pull
+from laar.core.plugin import Parts
 from laar.core.request import MAX_OBJECTIVE_S, Request
 from laar.declaring import FIXED, Applies
 from laar.health import Attempt
@@ -109,26 +109,6 @@ class Enforcement:
         return zlib.crc32(key.encode()) < self.share * 2**32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """The choice of the policy that `routing.compare` names (`laar.core.comparison`).
-
-    Args:
-        policy: its name.
-        slot: slot of its choice; of the chosen endpoint if both are equally good to it.
-        differs: it would have chosen another endpoint.
-        more_s: expected seconds to a correct answer that its choice would add, by the cost of the
-            serving policy; None if that computes none.
-        saved_s: seconds that its choice would save, by its own cost; None if it computes none.
-    """
-
-    policy: str
-    slot: int
-    differs: bool
-    more_s: float | None
-    saved_s: float | None
-
-
 @dataclass(slots=True, kw_only=True)
 class InFlight:
     """A request between its decision and its end; updated by the director and flow control.
@@ -139,7 +119,6 @@ class InFlight:
         model: model of that endpoint, or its mode.
         tried: the models that the client sends back as tried on a retry.
         exhausted: `tried` lists every model that could serve the request.
-        adapter: the adapter that the request uses at its endpoint; empty if none.
         receipt: the prompt's entry in the prefix index.
         traced_as: its id in the engine's KV events, which clients do not see; empty if none.
         began: the engines' record of the request.
@@ -155,7 +134,6 @@ class InFlight:
         prefill_receipt: the prompt's entry in the prefix index at its prefiller.
         prefill_began: the engines' record of the request at its prefiller.
         helpers: health's records of the attempts at its prefiller.
-        compared: what another policy would have chosen; None if it was not asked.
     """
 
     slot: int
@@ -163,7 +141,6 @@ class InFlight:
     model: str
     tried: tuple[str, ...] = ()
     exhausted: bool = False
-    adapter: str = ""
     receipt: Receipt | None = None
     traced_as: str = ""
     began: Began | None = None
@@ -178,7 +155,6 @@ class InFlight:
     prefill_receipt: Receipt | None = None
     prefill_began: Began | None = None
     helpers: tuple[Attempt, ...] = ()
-    compared: Compared | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +182,7 @@ class Decision:
         uncached_tokens: prompt tokens that the endpoint itself has to prefill.
         prefiller: endpoint that prefills the prompt for the chosen endpoint; None if that does so
             itself.
-        pull: what the chosen endpoint pulls from another one's cache; None if nothing.
+        parts: what plug-ins add to it, by plug-in.
         view: the view that the scorers saw; None if the body is not read.
         scores: scores of the view's candidates.
         eligible: which of them could be chosen.
@@ -237,7 +213,7 @@ class Decision:
     tokens: float = 0.0
     uncached_tokens: float = 0.0
     prefiller: Prefiller | None = None
-    pull: Pull | None = None
+    parts: Parts = field(default_factory=dict)
     view: View | None = None
     scores: Floats | None = None
     eligible: Eligible = field(default_factory=dict)
@@ -256,7 +232,8 @@ class Decision:
         """Share of the prompt, in 0..1, that the engine should report as cached."""
         if self.view is None:
             return 0.0
-        held = self.view.held_tokens.item(self.position) + (self.pull.tokens if self.pull else 0.0)
+        held = self.view.held_tokens.item(self.position)
+        held += sum(part.elsewhere_tokens for part in self.parts.values())
         return min(held / max(self.tokens, 1.0), 1.0)
 
 

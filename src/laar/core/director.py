@@ -12,12 +12,11 @@ and observers are called in the order in which they were added (`Observers`).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from laar.core.attempts import Attempts
 from laar.core.away import may_come
 from laar.core.chooser import Chooser, Priority
-from laar.core.comparison import Comparison
 from laar.core.decision import Completion, Decision, DirectorSettings, InFlight
 from laar.core.endpoints import EndpointTable
 from laar.core.exploring import TRY
@@ -26,6 +25,7 @@ from laar.core.guards import Observers, run_steps
 from laar.core.interfaces import Assessor, PartFailure, Room
 from laar.core.membership import key_of
 from laar.core.modes import REFUSALS
+from laar.core.plugin import Plugin
 from laar.core.policy import Policy
 from laar.core.request import Request
 from laar.errors import RequestError
@@ -50,6 +50,7 @@ class Director(Chooser):
         settings: DirectorSettings,
         *,
         rng: random.Random,
+        plugins: Iterable[Plugin] = (),
         new_id: Callable[[], str] | None = None,
         assessor: Assessor | None = None,
         prefixes: PrefixBeliefs | None = None,
@@ -61,6 +62,7 @@ class Director(Chooser):
             policies,
             settings,
             rng=rng,
+            plugins=plugins,
             assessor=assessor,
             prefixes=prefixes,
             health=health,
@@ -71,8 +73,6 @@ class Director(Chooser):
         ids = random.Random(rng.getrandbits(40))
         self.new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
         """Returns an id for a new decision."""
-        self.comparison: Comparison | None = None
-        """Compares decisions with those of another policy."""
         # Guarded one by one: a part that fails must not leave the table half changed.
         observers = self._observers = Observers()
         if prefixes is not None:
@@ -89,8 +89,7 @@ class Director(Chooser):
             ended=feedback.ended,
             left=self.engines.drop,
         )
-        observers.add("learning", left=self.adapters.drop)
-        observers.add("learning", left=self.sources.drop)
+        observers.add("learning", left=lambda slot: self.plugins.ask("leave", slot))
         observers.add("learning", left=self.needs.drop)
         observers.add("health", left=self.health.drop)
         table.on_free = lambda slot: run_steps(observers.left, self.degraded, slot)
@@ -123,19 +122,8 @@ class Director(Chooser):
             if may_come(error, request):
                 self.table.away.missed(request)
             raise
-        if self.comparison is not None:
-            self.comparison.observe(decision)
-        view, flight = decision.view, decision.flight
-        if request.retries and not request.shadow:
-            self.companions.begin(decision)
-        elif (
-            (request.tried or request.tenant in self.retrying.seen)
-            and view is not None
-            and not request.shadow
-            and (request.model in self.settings.aliases or len(set(view.model_id.tolist())) > 1)
-        ):
-            expected = view.probability.item(decision.position)
-            self.retrying.observe(request, decision.flight.model, expected)
+        if decision.parts:
+            self.plugins.told("decided", decision, now)
         if decision.reason == TRY and decision.view is not None:
             self.explorer.tried(decision.view, decision.position)
         self.table.decisions += 1
@@ -144,10 +132,8 @@ class Director(Chooser):
         self.table.reserve(decision.slot, decision.tokens, decision.uncached_tokens)
         if decision.prefiller is not None:
             self._begin_prefill(decision, now)
-        if decision.pull is not None:
-            self.sources.begin(decision.pull, now)
-        if flight.adapter:
-            self.adapters.sent(flight.slot, flight.adapter)
+        if decision.parts:
+            self.plugins.told("reserve", decision, now)
         run_steps(self._observers.counted, self.degraded, decision)
         return decision
 
@@ -202,9 +188,8 @@ class Director(Chooser):
         self.table.reserve(
             slot, decision.tokens, decision.uncached_tokens, answering=flight.answering
         )
-        flight.adapter = self.adapters.named(slot, decision.rewrite or decision.request.model)
-        if flight.adapter:
-            self.adapters.sent(slot, flight.adapter)
+        if decision.parts:
+            self.plugins.told("move", decision, now)
         self.degraded.attempt("health", self._attempts.begin, decision, now)
 
     def answering(self, decision: Decision, now: float, *, ok: bool = True) -> None:
@@ -224,11 +209,9 @@ class Director(Chooser):
             if ok and flight.began is not None:
                 self.degraded.attempt("learning", self.engines.answering, flight.began, now)
 
-    def keeps(self, decision: Decision, stored_id: str) -> None:
-        """Record an object that the endpoint stores; clients may use it before the answer ends."""
-        flight = decision.flight
-        if flight.served or not decision.request.shadow:
-            self.stored.note(stored_id, flight.address, decision.request.session)
+    def holds(self, slot: int, now: float) -> bool:
+        """Return whether an endpoint that drains is still needed."""
+        return self.table.in_flight.item(slot) > 0.0 or any(self.plugins.each("holds", slot, now))
 
     def settle(self, decision: Decision, end: Completion) -> None:
         """End a request; only the first call has an effect."""
@@ -236,8 +219,6 @@ class Director(Chooser):
         if flight.settled:
             return
         flight.settled = True
-        if decision.request.retries:
-            self.companions.end(decision)
         if decision.request.any_mode and (end.ok or end.status in REFUSALS):
             name, ended_at = flight.model, decision.now + end.latency_s
             self.candidates.refused.note(name, decision.mode, refused=not end.ok, now=ended_at)
@@ -249,6 +230,8 @@ class Director(Chooser):
         if end.ok:
             self.table.answered_at[flight.slot] = decision.now + end.latency_s
         self._release(decision)
+        if decision.parts:
+            self.plugins.told("complete", decision, end)
         run_steps(self._observers.ended, self.degraded, decision, end)
 
     # -- the records of a request at its endpoint ----------------------------------------------
@@ -257,9 +240,6 @@ class Director(Chooser):
         prefixes, view, flight = self.prefixes, decision.view, decision.flight
         if prefixes is not None and view is not None and (chain := view.chain) is not None:
             flight.receipt = prefixes.insert(flight.slot, chain, decision.now)
-            if decision.pull is not None and view.terms is not None:
-                prefill_s = view.terms.all_ttft_s.item(decision.position)
-                prefixes.index.pulled(flight.receipt, decision.now + prefill_s)
             held = prefixes.blocks_held
             if held.blocks and not decision.request.shadow:
                 flight.traced_as = held.expect(self.new_id(), flight.slot, chain, decision.tokens)
@@ -287,8 +267,6 @@ class Director(Chooser):
 
     def _release(self, decision: Decision) -> None:
         flight, uncached_tokens = decision.flight, decision.uncached_tokens
-        if flight.adapter:
-            self.adapters.ended(flight.slot, flight.adapter)
         if not flight.answering:
             self.table.release_prefill(flight.slot, uncached_tokens)
         self.table.release(flight.slot, decision.tokens, uncached_tokens)

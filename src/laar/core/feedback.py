@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 from laar.core.chooser import Chooser
 from laar.core.decision import Completion, Decision
 from laar.core.engines import Began
-from laar.core.pulls import Pull
 from laar.prefix.beliefs import PrefixBeliefs
 
 _FOUND = 0.9
@@ -42,9 +39,8 @@ class Feedback:
             rtt_s=view.wire_s.item(at),
             shown=decision.request.first_token_seen,
             teaches=not flight.served  # else it has moved there from another endpoint
-            and decision.pull is None
             and (view.fetched_tokens is None or not view.fetched_tokens[at])
-            and (view.load_s is None or not view.load_s[at])
+            and (not decision.parts or all(part.teaches for part in decision.parts.values()))
             # Unless the end of a prefill elsewhere is seen, it can't be told from the answer.
             and (decision.prefiller is None or decision.request.first_token_seen),
             reads=decision.prefiller is None,
@@ -121,7 +117,9 @@ class Feedback:
             return
         share = None
         # Engines also report fetched KV as cached, so the count proves nothing.
-        fetches = decision.prefiller is not None or decision.pull is not None
+        fetches = decision.prefiller is not None
+        if decision.parts:
+            fetches |= any(part.elsewhere_tokens for part in decision.parts.values())
         if not fetches and end.prompt_tokens and end.cached_tokens is not None:
             share = min(1.0, end.cached_tokens / end.prompt_tokens)
         shown = 0.0
@@ -131,22 +129,6 @@ class Feedback:
         prefixes.settle(receipt, share, end.prompt_tokens or 0, model, shown)
         if share is not None and flight.slot == decision.slot and decision.request.first_token_seen:
             self._learn_fetching(prefixes, decision, end, share)
-        if decision.pull is not None and flight.slot == decision.slot:
-            self._learn_pull(decision.pull, decision, end)
-
-    def _learn_pull(self, pull: Pull, decision: Decision, end: Completion) -> None:
-        """Learn from an answer whether a pull succeeded, and how long it took."""
-        view, now = decision.view, decision.now + end.latency_s
-        learn, reported = self._chooser.sources.learn, end.cached_tokens
-        if view is None or view.terms is None:
-            return
-        tokens = end.prompt_tokens or decision.tokens
-        if reported is not None and reported < _FOUND * decision.believed_share * tokens:
-            learn(pull, math.inf, 1.0, now)
-        elif end.ttft_s is not None and decision.request.first_token_seen:
-            expected_s = view.terms.all_ttft_s.item(decision.position)
-            ratio = 1.0 + (end.ttft_s - expected_s) / pull.seconds
-            learn(pull, ratio, pull.seconds / expected_s, now)
 
     def _learn_fetching(
         self, prefixes: PrefixBeliefs, decision: Decision, end: Completion, share: float

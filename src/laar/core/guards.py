@@ -54,7 +54,7 @@ class Observers:
 class Faults(Counter[str]):
     """Number of failures of each part."""
 
-    def degraded(self, part: Reasoned) -> str:
+    def degraded(self, part: str) -> str:
         """Count a failure; return the reason code of a decision made without the part."""
         self[part] += 1
         return f"degraded-{part}"

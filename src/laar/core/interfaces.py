@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -20,13 +20,10 @@ from laar.core.apart import Apart
 from laar.core.cost import Terms
 from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.engines import Engines
-from laar.core.pulls import Pulls
+from laar.core.plugin import Parts
 from laar.core.request import Request
 from laar.prefix.beliefs import Demand
 from laar.prefix.blocks import Chain
-
-if TYPE_CHECKING:
-    from laar.core.companions import Beside
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,9 +31,9 @@ class View:
     """The request and, for each candidate, the estimates that filters, scorers and pickers use.
 
     Arrays have the shape ``(n,)`` and are aligned with `slots`. A scorer may set `terms`, `reason`
-    and, if it computes costs, the result fields of `apart` and `pulls`. The policy and the chooser
-    add to `faults`, and reset `terms` and `reason` when they no longer apply. Nothing else changes
-    after construction; arrays are never written to.
+    and, if it computes costs, the result fields of `apart` and of `parts`. The policy and the
+    chooser add to `faults`, and reset `terms` and `reason` when they no longer apply; plug-ins may
+    correct estimates in `prescore`. Nothing else changes after construction.
 
     Args:
         request: the request.
@@ -74,17 +71,14 @@ class View:
         again: text evicted for this prompt that will be requested again, as a share of the
             prompt's uncached part; None if every cache has room.
         answers: P(the endpoint answers); None while all are healthy.
-        load_s: seconds until the requested adapter is loaded; None if it is loaded
-            everywhere.
         apart: the endpoints that may prefill for a candidate; None if there are none.
-        pulls: what each candidate may pull from another; None if there is nothing to pull.
+        parts: what plug-ins add to it, by plug-in.
         chain: the prompt's prefixes; None if no prefixes are recorded.
         chains: those in modes with prefixes of their own, by `model_id`.
         fetched_tokens: number of tokens whose prefill takes as long as fetching the text cached
             in slower memory, subtracted from `cached_tokens`; None if none is cached there.
         left_tokens: number of tokens after which each candidate would keep a recurrent state, as
             the prompt leaves there what is cached; None if no model has such states.
-        beside: the request that this one accompanies; None for nearly all requests.
         knows_outcomes: something is known about which candidates are right more often.
         fits: whether the candidate can take the request (`laar.core.needs`); None if all can.
         faults: parts of the policy that failed on this request.
@@ -119,14 +113,12 @@ class View:
     demand: Demand | None = None
     again: Floats | None = None
     answers: Floats | None = None
-    load_s: Floats | None = None
     apart: Apart | None = None
-    pulls: Pulls | None = None
+    parts: Parts = field(default_factory=dict)
     chain: Chain | None = None
     chains: Mapping[int, Chain] = field(default_factory=dict)
     fetched_tokens: Floats | None = None
     left_tokens: Floats | None = None
-    beside: Beside | None = None
     knows_outcomes: bool = True
     fits: Mask | None = None
     sampled: Mask | None = None
@@ -154,8 +146,8 @@ class View:
         if self.apart is not None:
             kv_group_of = self.apart.of.kv_group_of[positions]
             some.apart = replace(self.apart, of=replace(self.apart.of, kv_group_of=kv_group_of))
-        if self.pulls is not None:
-            some.pulls = self.pulls.at(positions)
+        if self.parts:
+            some.parts = {of: part.at(positions) for of, part in self.parts.items()}
         for name in BY_CANDIDATE:
             array = getattr(self, name)
             if isinstance(array, np.ndarray):
@@ -168,8 +160,8 @@ BY_CANDIDATE = tuple(
 )
 """Fields of a view that, if known, are arrays over the candidates."""
 
-PolicyPart = Literal["filter", "scorer", "picker"]
-"""Parts of a policy that may fail."""
+PolicyPart = Literal["filter", "scorer", "picker", "plugin"]
+"""Parts of a decision that may fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +177,11 @@ class PartFailure:
     part: PolicyPart
     extension: object
     error: Exception
+
+    @property
+    def code(self) -> str:
+        """What the reason of the decision says: ``degraded-`` and this."""
+        return getattr(self.extension, "name", "") if self.part == "plugin" else self.part
 
 
 class Assessor(Protocol):

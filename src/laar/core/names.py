@@ -114,6 +114,11 @@ class Names:
                 return model
         return spec.models[0]
 
+    def adapter(self, spec: EndpointSpec, name: str) -> str:
+        """Return the adapter that serves a model name at an endpoint; empty if none does."""
+        name = self.sent_name(spec, name)
+        return name if name in spec.adapters else ""
+
     def in_pool(self, name: str) -> NDArray[np.intp]:
         """Return the endpoints labeled with a pool."""
         return self._pools.get(name, _NO_SLOTS)

@@ -2,7 +2,7 @@
 
 Most values created for every request, here and elsewhere, are not frozen dataclasses: freezing
 triples the cost of creating one. Still, only three places change a complete request:
-`laar.core.stored` sets the session of a stored answer, the stream drops parts of the prompt that
+`laar.plugins.stored` sets the session of a stored answer, the stream drops parts of the prompt that
 are no longer needed, and the record of the decision drops the rest.
 """
 
@@ -122,6 +122,7 @@ class Request:
         tpot_objective_s: objective for the time between later tokens, from ``x-slo-tpot-ms``.
         patience_s: how long the client says that it waits, in seconds; None if it doesn't.
         longest_hold_s: how long its Envoy waits for the decision; 0 if unknown.
+        given: what ``x-laar-options`` says to plug-ins, by name; None if nothing.
         pool: pool that the gateway's route selects; empty means all endpoints.
         subset: addresses (with or without port) that the gateway allows; None means all.
         shadow: the decision is only recorded, and Envoy chooses the endpoint.
@@ -169,6 +170,7 @@ class Request:
     tpot_objective_s: float | None = None
     patience_s: float | None = None
     longest_hold_s: float = 0.0
+    given: Mapping[str, str] | None = None
     pool: str = ""
     subset: frozenset[str] | None = None
     shadow: bool = False

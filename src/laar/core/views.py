@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from laar.accuracy.assessor import PlainAssessor
-from laar.core.apart import Apart, may_be_apart
+from laar.core.apart import Apart
 from laar.core.candidates import Group
 from laar.core.endpoints import Floats, Slots
 from laar.core.interfaces import View
-from laar.core.pulls import BLOCK_TOKENS, Pulls
+from laar.core.plugin import Parts, prescore
 from laar.core.request import Request
 from laar.core.roundtrip import FIRST_FLIGHT_BYTES
 
 if TYPE_CHECKING:
     from laar.core.chooser import Chooser
     from laar.core.endpoints import EndpointTable
-    from laar.prefix.beliefs import PrefixBeliefs, PrefixMatch
+    from laar.prefix.beliefs import PrefixBeliefs
     from laar.prefix.blocks import Chain
 
 _MAX_TIMES_TRIED = 10
@@ -39,6 +39,7 @@ def view_of(
     request: Request,
     tried: Sequence[str],
     group: Group,
+    special: Parts,
     now: float,
 ) -> tuple[Group, View, Floats, str]:
     """Return the group, its view for the scorers, the prompt's tokens by model, and a reason code.
@@ -67,18 +68,12 @@ def view_of(
             match = prefixes.look_up(request, weights_of, table.models, by_model, now)
         except Exception:  # noqa: BLE001
             reason = chooser.degraded.degraded("prefixes")
-    chain = demand = again = fetched = pulls = None
+    chain = demand = again = fetched = None
     if match is None:
         shares = np.zeros(table.capacity)
     else:
         chain, by_model, shares = match.chain, match.tokens, match.shares
         demand, again, fetched = match.demand, match.again, match.fetched
-        if prefixes is not None and len(group.sources) and group.prefillers is None:
-            try:
-                shares, pulls = _pulls(chooser, prefixes, match, group, now)
-            except Exception:  # noqa: BLE001
-                reason = chooser.degraded.degraded("prefixes")
-            pulls = pulls if may_be_apart(request) else None
         if fetched is not None:
             shares = shares - fetched
     prefillers = group.prefillers
@@ -112,14 +107,7 @@ def view_of(
             chains = _own_prefixes(prefixes, table, request, group, by_model, columns, now)
         except Exception:  # noqa: BLE001
             reason = chooser.degraded.degraded("prefixes")
-    load_s = None
-    if weights_of:
-        of = chooser.engines.constants(slots)
-        load_s = chooser.adapters.price(slots, request.model, float(of.answer_s.mean()))
-    wrong_s, tenant, retrying = request.wrong_answer_s, request.tenant, chooser.retrying
-    asks_again = request.retries or bool(request.tried)
-    if not asks_again and tenant in retrying.seen:
-        asks_again = retrying.expected_of(tenant)
+    wrong_s, asks_again = request.wrong_answer_s, request.retries or bool(request.tried)
     if wrong_s is None and is_open and not asks_again:
         wrong_s = settings.wrong_answer_s
     p, evidence, some = known.probability[judged], known.evidence[judged], np.count_nonzero
@@ -171,12 +159,10 @@ def view_of(
         demand=demand,
         again=again,
         apart=apart,
-        pulls=pulls,
         published=None if known.published is None else known.published[judged],
         reported=reported,
         answers=standing.answers,
         knows_outcomes=bool(is_known or (reported is not None and some(reported))),
-        load_s=load_s,
         chain=chain,
         chains=chains,
         fetched_tokens=fetched_tokens,
@@ -185,29 +171,10 @@ def view_of(
     )
     if reason and group.plain is not None:  # nothing is known of modes then
         plain = replace(group.plain, prefillers=group.prefillers and group.plain.prefillers)
-        return view_of(chooser, request, tried, plain, now)
+        return view_of(chooser, request, tried, plain, special, now)
+    if group.parts or special:
+        prescore(view, {**group.parts, **special}, group, match)
     return group, view, by_model, reason
-
-
-def _pulls(
-    chooser: Chooser, prefixes: PrefixBeliefs, match: PrefixMatch, group: Group, now: float
-) -> tuple[Floats, Pulls | None]:
-    """Return each slot's share without pulls in progress, and what candidates may pull."""
-    table, slots, shares = chooser.table, group.slots, match.shares.copy()
-    groups, tokens = table.pull_group[slots], match.tokens[table.model_id]
-    if alone := [number for number, mode in table.modes.items() if mode.own_prefix]:
-        groups[np.isin(group.model_id, alone)] = -1
-    if group.on_trial:
-        groups[-1] = -1
-    for slot in prefixes.index.pulling(now):
-        if shares.item(slot) * tokens.item(slot) > BLOCK_TOKENS:
-            shares[slot] = prefixes.without_pulls(slot, match.chain, shares.item(slot))
-
-    def computed(slot: int) -> float:
-        return prefixes.computed(slot, match.chain, shares.item(slot)) * tokens.item(slot)
-
-    rate, held = chooser.settings.transfer_tokens_per_s, shares * tokens
-    return shares, chooser.sources.offers(slots, groups, group.sources, held, computed, rate, now)
 
 
 def _own_prefixes(
@@ -249,7 +216,8 @@ def _judged(
     single adapter means one model, so accuracy does not matter.
     """
     places = {model: at for at, model in enumerate(chooser.table.models)}
-    adapters = [chooser.adapters.named(slot, request.model) for slot in slots.tolist()]
+    table, name = chooser.table, request.model
+    adapters = [table.adapter(table.by_slot[slot], name) for slot in slots.tolist()]
     own = [
         places.setdefault(adapter, len(places)) if adapter else at
         for adapter, at in zip(adapters, model_id.tolist(), strict=True)

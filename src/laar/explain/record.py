@@ -16,6 +16,7 @@ from laar.core.filters import MAX_FAILURES, MAX_KV_USAGE
 from laar.core.interfaces import View
 from laar.core.membership import EndpointSpec, key_of
 from laar.core.names import is_among
+from laar.core.plugin import gather
 from laar.explain.decision_record import DecisionRecord, Readings
 from laar.explain.sentence import ranking, sentence, why_not
 
@@ -47,16 +48,6 @@ def shown(record: DecisionRecord, *, explained: bool = False) -> dict[str, objec
     fields["picked"], fields["candidates"] = _rows(record, ranked=explained)
     if view is not None and record.readings is not None:
         fields["filtered"] = _filtered(record, view, record.readings)
-    if (compared := decision.flight.compared) is not None:
-        of = record.specs[compared.slot]
-        fields["compared"] = {
-            "policy": compared.policy,
-            "differs": compared.differs,
-            "endpoint": of.key,
-            "model": of.models[0],
-            "more_s": compared.more_s,
-            "saved_s": compared.saved_s,
-        }
     if record.end is not None:
         fields["completion"] = _completion(record, record.end)
     if explained:
@@ -86,17 +77,15 @@ def _decision(record: DecisionRecord) -> dict[str, object]:
         "tried_models": decision.tried[:-1],
         "exhausted": decision.exhausted,
     }
-    # The endpoint that prefills the prompt; the one from which KV is pulled; the adapter, whose
-    # outcomes do not count for the model; the request that this one accompanies; and what a wrong
-    # answer costs, unless that is the next attempt.
-    rare = {
+    # The endpoint that prefills the prompt; the request that this one accompanies; what a wrong
+    # answer costs, unless that is the next attempt; and what plug-ins add.
+    rare: dict[str, object] = {
         "prefiller": decision.prefiller and decision.prefiller.address,
-        "pulled_from": decision.pull and decision.pull.address,
-        "pulled_tokens": decision.pull and decision.pull.tokens,
-        "adapter": decision.flight.adapter,
         "companion_of": request.companion_of,
         "wrong_answer_s": None if view is None else view.wrong_s,
     }
+    for more in gather(decision, "record"):
+        rare |= more
     return fields | {name: value for name, value in rare.items() if value}
 
 
@@ -168,8 +157,7 @@ def _columns(of: Decision, view: View, scores: Floats) -> dict[str, Floats]:
     }
     if (terms := view.terms) is None:
         return columns | {"rtt_s": view.rtt_s}
-    if terms.transfer_s is not None:  # KV may come from elsewhere
-        columns["transfer_s"] = terms.transfer_s
+    columns |= terms.added
     if terms.tpot_s is not None:
         columns["tpot_s"] = terms.tpot_s
     return columns | {

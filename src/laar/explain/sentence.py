@@ -11,7 +11,9 @@ from laar.core.exploring import EXPLORE, TRY
 from laar.core.interfaces import View
 from laar.core.picker import NEAR_TIE
 from laar.core.picker import ranking as by_score
+from laar.core.plugin import gather
 from laar.explain.decision_record import DecisionRecord
+from laar.units import duration
 
 _MUCH = 1.2  # smaller ratios are not mentioned
 
@@ -40,18 +42,12 @@ def _elsewhere(decision: Decision) -> str:
     if view is not None and view.apart is not None and view.apart.saved_s is not None:
         saved_s = float(view.apart.saved_s[at])
         if decision.prefiller is not None:
-            way = f"costs {_seconds(saved_s)} less" if saved_s > 0.0 else "costs no less"
+            way = f"costs {duration(saved_s)} less" if saved_s > 0.0 else "costs no less"
             address = decision.prefiller.address
             said += f" {address} prefills the prompt, which {way} than at the endpoint itself."
         elif saved_s > 0.0:
-            said += f" It prefills the prompt itself, which costs {_seconds(saved_s)} less."
-    if (pull := decision.pull) is not None:
-        said += (
-            f" It pulls {pull.tokens:.0f} tokens of the prompt from {pull.address} in "
-            f"{_seconds(pull.seconds)}, which costs {_seconds(pull.saved_s)} less than to compute "
-            "them."
-        )
-    return said
+            said += f" It prefills the prompt itself, which costs {duration(saved_s)} less."
+    return "".join([said, *(f" {more}" for more in gather(decision, "sentence") if more)])
 
 
 def _who_won(record: DecisionRecord) -> str:
@@ -72,12 +68,8 @@ def _who_won(record: DecisionRecord) -> str:
             f"{winner} was explored: only {known:.0f} outcomes of its model are known for requests "
             "like this, and it is not much slower."
         )
-    if (first := view.beside) is not None and first.together_s is not None:
-        return (
-            f"{winner} was asked beside {first.model}: the first correct answer of the two is "
-            f"expected after {_seconds(float(first.together_s[at]))}, instead of "
-            f"{_seconds(first.alone_s)}.{degraded}"
-        )
+    for why in filter(None, gather(decision, "why")):
+        return f"{winner} {why}.{degraded}"
     if decision.reason == TRY:
         return f"{winner} was tried: it is idle, has seldom answered, and might be the fastest."
     if len(view.slots) == 1:
@@ -110,7 +102,7 @@ def _who_won(record: DecisionRecord) -> str:
         margin_s *= float(view.probability[at])
     why = _why(view, view.terms, at, rival, alike=_model(view, rival) == decision.model)
     remarks = _blind(view) + degraded
-    return f"{winner} won by {_seconds(margin_s)}: {name} {why}.{remarks}"
+    return f"{winner} won by {duration(margin_s)}: {name} {why}.{remarks}"
 
 
 def _blind(view: View) -> str:
@@ -164,7 +156,7 @@ def _other_reason(terms: Terms, winner: int, rival: int) -> str:
     """Return a reason, other than latency and accuracy, against the rival."""
     others, ttft = terms.each(terms.others_s), terms.all_ttft_s
     if others[rival] > others[winner]:
-        return f"costs other requests {_seconds(float(others[rival] - others[winner]))} more"
+        return f"costs other requests {duration(float(others[rival] - others[winner]))} more"
     if ttft[rival] > ttft[winner]:
         return f"its first token comes later ({_compared(float(ttft[rival]), float(ttft[winner]))})"
     return "answers less reliably"
@@ -190,7 +182,7 @@ def _largest_difference(view: View, terms: Terms, winner: int, rival: int, alike
     reasons = (
         (terms.queue_s, f"{_tokens(view.queued_tokens[rival])} tokens are queued there"),
         (terms.prefill_s, f"{_tokens(uncached)} tokens to prefill"),
-        (terms.rtt_s, f"{_seconds(terms.rtt_s[rival])} on the network"),
+        (terms.rtt_s, f"{duration(terms.rtt_s[rival])} on the network"),
         (terms.base_s, f"{'this endpoint' if alike else 'its model'} takes longer to answer"),
     )
     extra = [float(term[rival] - term[winner]) for term, _ in reasons]
@@ -204,20 +196,12 @@ def _tokens(count: float) -> str:
 
 def _compared(one_s: float, other_s: float) -> str:
     """Format two times with enough decimals, up to three, to show which is longer."""
-    one, other = _seconds(one_s), _seconds(other_s)
+    one, other = duration(one_s), duration(other_s)
     for digits in (2, 3):
         if one != other or one_s < 0.1:
             break
         one, other = f"{one_s:.{digits}f} s", f"{other_s:.{digits}f} s"
     return f"{one} against {other}"
-
-
-def _seconds(seconds: float) -> str:
-    if seconds < 0.001:
-        return f"{seconds * 1e6:.0f} us"
-    if seconds < 0.1:
-        return f"{seconds * 1e3:.1f} ms"
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
 def why_not(record: DecisionRecord, at: int) -> tuple[Cause | None, str]:

@@ -28,14 +28,12 @@ import numpy as np
 
 from laar.accuracy.assessor import PlainAssessor
 from laar.core.away import may_come
-from laar.core.companions import not_worth_it
 from laar.core.decision import Decision
 from laar.core.director import Director
 from laar.core.endpoints import Mask, Slots
 from laar.core.engine_model import EndpointConstants
 from laar.core.interfaces import NoRoomError, View
 from laar.core.request import Api, Request
-from laar.core.stored import Context
 from laar.errors import RequestError
 from laar.flow.load import LoadControl, priority_of
 from laar.flow.naming import SessionNames
@@ -43,7 +41,9 @@ from laar.flow.queue import SATURATED, WORDS, Item, Queue
 from laar.flow.sessions import Place, Sessions
 from laar.flow.settings import FlowSettings
 from laar.latest import Latest
+from laar.plugins.companions import not_worth_it
 from laar.prefix.blocks import Chain
+from laar.prefix.contexts import Context
 from laar.prefix.index import PrefixIndex, Receipt
 
 Verdict = Decision | Exception

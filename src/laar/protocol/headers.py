@@ -16,6 +16,7 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from laar.core.request import MAX_OBJECTIVE_S
+from laar.plugins import own
 from laar.protocol.patience import PATIENCE_HEADERS, patience_of
 from laar.protocol.reserved import HARMLESS_HEADERS, reserved_headers
 from laar.protocol.sessions import (
@@ -68,6 +69,8 @@ COMPANION_OF = "x-laar-companion-of"
 WRONG_ANSWER = "x-laar-wrong-answer"
 """What a wrong answer costs the client: seconds, or `RETRY` if it then asks again."""
 RETRY = "retry"
+OPTIONS = "x-laar-options"
+"""What a client says to plug-ins: NAME=VALUE, separated by commas."""
 POLICY = "x-laar-policy"
 CONTEXT = "x-laar-context"
 TTFT_OBJECTIVE = "x-slo-ttft-ms"
@@ -95,9 +98,6 @@ RETRY_AFTER = "retry-after"
 PREFILLER = "x-prefiller-host-port"
 """The prefill endpoint, for the decode endpoint's sidecar; the name is llm-d's."""
 
-KV_SOURCE = "x-kv-cache-source-host-port"
-"""The endpoint to pull a prompt's KV from, for the sidecar; the name is llm-d's."""
-
 PRIORITY = "x-vllm-priority"
 """The request's priority in vLLM, lower values first; overrides the body's."""
 
@@ -121,7 +121,8 @@ PATH = "x-laar-path"
 """Metadata key: the path without query, for an engine with a different base path."""
 
 SET_BY_ROUTES = (
-    *(PREFILLER, KV_SOURCE, PRIORITY, RANK, SESSION_ID),
+    *(PREFILLER, PRIORITY, RANK, SESSION_ID),
+    *(name for plugin in own() for name in plugin.sends),
     *CREDENTIALS,
     *RETRY_HEADERS,
 )
@@ -167,6 +168,7 @@ CONTROL_HEADERS = frozenset(
         TRIED,
         COMPANION_OF,
         WRONG_ANSWER,
+        OPTIONS,
         TASK,
         POLICY,
         CONTEXT,
@@ -202,6 +204,7 @@ SIGNATURES = frozenset(
 _NAMED_ATTRIBUTES = {"request.path": ":path", "request.id": REQUEST_ID}
 _ATTRIBUTE_START, _ATTRIBUTE_END = "request.headers['", "']"
 
+_MAX_OPTIONS, _MAX_OPTIONS_CHARS = 8, 1024
 _MAX_ID_CHARS = 128
 _REQUEST_ID = re.compile(rf"[!-~]{{1,{_MAX_ID_CHARS}}}")
 
@@ -233,6 +236,7 @@ class Head:
     companion_of: str = ""
     retries: bool = False
     wrong_answer_s: float | None = None
+    given: Mapping[str, str] | None = None
     task: str = ""
     policy: str = ""
     rewrite: str = ""
@@ -308,6 +312,8 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         head.companion_of = get(COMPANION_OF, "")[: _MAX_ID_CHARS + 1]  # a longer one is no id
         if wrong := get(WRONG_ANSWER, "").strip().lower():
             head.retries, head.wrong_answer_s = wrong == RETRY, seconds_of(wrong)
+        if options := get(OPTIONS, ""):
+            head.given = options_of(options)
         head.task = name_of(get(TASK, ""))
         head.policy = name_of(get(POLICY, ""))
         head.rewrite = name_of(either(REWRITE))
@@ -316,6 +322,12 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         head.ttft_objective_s = seconds_of(either(TTFT_OBJECTIVE), 0.001) or None
         head.tpot_objective_s = seconds_of(either(TPOT_OBJECTIVE), 0.001) or None
     return head
+
+
+def options_of(text: str) -> dict[str, str]:
+    """Parse the value of `OPTIONS`; ignore what has no name, and all after the first few."""
+    pairs = (item.partition("=") for item in text[:_MAX_OPTIONS_CHARS].split(",")[:_MAX_OPTIONS])
+    return {name.strip().lower(): value.strip() for name, _, value in pairs if name.strip()}
 
 
 def read_subset(items: Iterable[str]) -> frozenset[str]:

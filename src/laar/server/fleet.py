@@ -233,7 +233,7 @@ class FleetState:
     def _leave_out_idle(self, slot: int, now: float) -> None:
         """Remove a draining endpoint, if nothing of this picker's needs it any more."""
         spec, before = self._table.spec(slot), self._table.specs()
-        if self._picker.director.sources.has_drained(slot, now):
+        if not self._picker.director.holds(slot, now):
             self._table.leave_out(spec.key)
             self._forget_who_left(before)
             _LOG.info("%s has drained and may be stopped", spec.key)

@@ -23,6 +23,7 @@ from laar.core.engines import Engines
 from laar.core.request import Request
 from laar.errors import SettingError
 from laar.faults import Fault
+from laar.plugins.adapters import Adapters
 from laar.prefix.lengths import DIGEST
 from laar.settings.routing import Accuracy
 
@@ -64,7 +65,7 @@ class Learning:
             tenant=request.tenant,
             policy=decision.policy,
             now=decision.now,
-            adapter=decision.flight.adapter,
+            adapter=Adapters.of(decision) if decision.parts else "",
             reproducible=request.reproducible or bool(decision.mode and decision.mode.reproducible),
         )
 

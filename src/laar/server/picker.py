@@ -18,7 +18,6 @@ from traceback import walk_tb
 from typing import TYPE_CHECKING
 
 from laar.accuracy.capability import CapabilityModel
-from laar.core.comparison import Comparison
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable, Reading
@@ -27,6 +26,8 @@ from laar.core.policy import Policy
 from laar.faults import Fault
 from laar.flow.admission import Admission, Outcome
 from laar.health import Health
+from laar.plugins import own
+from laar.plugins.comparison import Comparison
 from laar.policies import build_policies
 from laar.policies.guarding import BrokenPromiseError
 from laar.prefix.beliefs import PrefixBeliefs
@@ -192,11 +193,11 @@ class Picker:
         self.observability.page.read(key, reading)
         slot = self.table.slot(key)
         if reading.restarted and slot >= 0:
-            self.director.adapters.restarted(slot)
+            self.director.plugins.ask("restarted", slot)
             self.director.needs.drop(slot)
             self.director.engines.restarted(slot)
         self.health.read(slot, reading.kv_usage, reading.refused, self.clock())
-        self.director.adapters.read(slot, reading.adapters, reading.max_adapters)
+        self.director.plugins.ask("read", slot, reading)
         refuses, modes = self.director.candidates.refused.refuses, self.table.modes.values()
         if refused := ", ".join(mode.name for mode in modes if refuses(mode, self.clock())):
             refused += ": not used, as engines refuse requests with the mode's members"
@@ -228,6 +229,7 @@ class Picker:
             build_policies(routing.weights, routing.given, routing.policies),
             routing.director,
             rng=self.rng,
+            plugins=own(),
             new_id=partial(secrets.token_hex, 16),
             assessor=self.learning.assessor,
             prefixes=self.prefixes,
@@ -238,13 +240,11 @@ class Picker:
     def _compare(self) -> None:
         """Begin to compare decisions with those of the policy in the settings, if there is one."""
         routing, director = self.settings.routing, self.director
-        director.comparison = None
+        policy = None
         if routing.compare and routing.compare_share:
-            director.comparison = Comparison(
-                policy=director.policies[routing.compare],
-                share=routing.compare_share,
-                rng=random.Random(self.rng.getrandbits(40)),
-            )
+            policy = director.policies[routing.compare]
+        rng = random.Random(self.rng.getrandbits(40))
+        director.plugins.get(Comparison).use(policy, routing.compare_share, rng)
 
     def _sharer(self, snapshot: Path | None) -> Sharer | None:
         """Return a sharer for the store, or else for a snapshot file; None if neither is set."""

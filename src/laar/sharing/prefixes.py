@@ -7,9 +7,9 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from laar.core.stored import Context
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.blocks import Chain
+from laar.prefix.contexts import Context
 from laar.prefix.index import Receipt
 from laar.sharing.records import Ended, Entered, Turn, from_bytes, to_bytes
 

@@ -7,30 +7,24 @@ them.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
-import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
 from laar.accuracy.difficulty import Repeat
 from laar.accuracy.online import Taken
 from laar.core.engine_model import Sample
-from laar.core.stored import Context
 from laar.health import Word
 from laar.prefix.blocks import blocks_in
+from laar.prefix.contexts import Context
+from laar.untrusted import LARGEST, MAX_TEXT_CHARS, Amount, Text
 
-_MAX_TEXT_CHARS = 1024
 _MAX_BLOCKS = 65_536
 _MAX_POOLS = 64
 _MAX_CHANGES_BYTES = 16 << 10  # 256 documents
-_LARGEST = 1e12
-_MAX_INVALID = 1000  # items of a list; each takes 30 µs
 
-Text = Annotated[str, Meta(max_length=_MAX_TEXT_CHARS)]
 Count = Annotated[int, Meta(ge=0)]
-Amount = Annotated[float, Meta(ge=0, lt=_LARGEST)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Hashes = Annotated[bytes, Meta(max_length=8 * _MAX_BLOCKS)]
 """Block hashes as `to_bytes` serializes them."""
@@ -48,21 +42,6 @@ def from_bytes(data: bytes) -> array[int]:
         ValueError: the last hash is incomplete.
     """
     return array("Q", np.frombuffer(data, "<u8").astype(np.uint64).tobytes())
-
-
-def valid(entries: object, kind: Any) -> Iterator[Any]:
-    """Yield the items of a decoded JSON list that are of this kind, within its declared bounds.
-
-    Stop after too many that are not: their number is the sender's choice, and the loop is blocked.
-    """
-    invalid = 0
-    for entry in entries if isinstance(entries, list) else ():
-        try:
-            yield msgspec.convert(entry, kind)
-        except (msgspec.ValidationError, RecursionError):
-            invalid += 1
-        if invalid >= _MAX_INVALID:
-            break
 
 
 class Load(NamedTuple):
@@ -144,7 +123,7 @@ class Turn(_Record, tag="t"):
     def makes_sense(self) -> bool:
         """Return whether the context is plausible."""
         session, *amounts = self.context
-        return len(session) <= _MAX_TEXT_CHARS and all(0.0 <= it < _LARGEST for it in amounts)
+        return len(session) <= MAX_TEXT_CHARS and all(0.0 <= it < LARGEST for it in amounts)
 
 
 class Moved(_Record, tag="m"):
@@ -164,7 +143,7 @@ class Heard(_Record, tag="h"):
 
     def makes_sense(self) -> bool:
         """Return whether the amount is plausible."""
-        return 0.0 <= self.word.amount < _LARGEST
+        return 0.0 <= self.word.amount < LARGEST
 
 
 class Learned(_Record, tag="e"):
@@ -180,8 +159,8 @@ class Learned(_Record, tag="e"):
         first, features, *positive = self.sample
         return (
             len(features) == (6 if first else 1)
-            and all(abs(feature) < _LARGEST for feature in features)
-            and all(0.0 < number < _LARGEST for number in positive)
+            and all(abs(feature) < LARGEST for feature in features)
+            and all(0.0 < number < LARGEST for number in positive)
             and (first or self.sample.weight <= 1.0)
         )
 

@@ -18,6 +18,7 @@ from laar.core.away import Away
 from laar.core.director import Director
 from laar.core.engine_model import Sample
 from laar.health import Word
+from laar.plugins.stored import StoredObjects
 from laar.sharing.batches import Unreadable, read_batch, write_batch
 from laar.sharing.outbox import Outbox
 from laar.sharing.peers import TAG_CHARS, Peer, Peers, tag_of
@@ -102,6 +103,7 @@ class Sharing:
         self.now = 0.0
         """The time passed in the last call, for `SharedPrefixes`, which is called without one."""
         self._samples, self._samples_at = SAMPLES_A_S, 0.0
+        self._stored = self.director.plugins.get(StoredObjects)
         self._listen()
 
     # -- out -----------------------------------------------------------------------------------
@@ -207,7 +209,7 @@ class Sharing:
             case Ended() if entries is not None:
                 entries.end(record)
             case StoredAt(object_id, address, session):
-                director.stored.heard(object_id, address, session)
+                self._stored.heard(object_id, address, session)
             case Turn(entry, address, context) if (slot := slot_of(address)) >= 0:
                 if entries is not None:
                     entries.turn(entry, slot, context)
@@ -236,7 +238,7 @@ class Sharing:
     def _listen(self) -> None:
         director = self.director
         add = self.outbox.add
-        director.stored.on_note = lambda *noted: add(StoredAt(*noted))
+        self._stored.on_note = lambda *noted: add(StoredAt(*noted))
         director.table.away.on_away = lambda away: add(Left(away.name, away.model, away.pools))
         director.engines.on_sample = self._sampled
         director.health.records.on_word = self._said

@@ -20,8 +20,9 @@ from laar.prefix.beliefs import Shown
 from laar.prefix.density import Density
 from laar.prefix.index import Kept
 from laar.prefix.lengths import MAX_KNOWN, Known
-from laar.sharing.records import Amount, Hashes, Moved, Text, from_bytes, to_bytes, valid
+from laar.sharing.records import Hashes, Moved, from_bytes, to_bytes
 from laar.sharing.sharing import Sharing
+from laar.untrusted import Amount, Text, valid
 
 SCHEMA = 1
 
@@ -30,9 +31,8 @@ MAX_BLOCKS = 1 << 20
 about 100 busy endpoints' caches."""
 _PIECE = 1024  # prompts
 
-MAX_STORED = 8192
-"""Maximum number of stored responses in a snapshot, and of document orders that are restored from
-one; the latest responses are kept."""
+MAX_ORDERS = 8192
+"""Maximum number of document orders that are restored from a snapshot."""
 
 MAX_NAMES = MAX_MODELS + MAX_OTHERS
 """Maximum number of model names that are restored, and of endpoints and tenants."""
@@ -101,18 +101,19 @@ def snapshot(
             "known": list(beliefs.lengths.known.items()),
             "lengths": beliefs.lengths.state(),
         }
-    document: dict[str, Any] = learned | {
-        "v": SCHEMA,
-        "at_s": sharing.wall_clock(),
-        "ns": sharing.settings.namespace,
-        "key_id": sharing.key_id,
-        "place": place,
-        "stored": director.stored.latest(MAX_STORED),
-        "names": table.away.state(table.specs(), now),
-        "engines": director.engines.state(),
-        "retrying": [(tenant, *seen) for tenant, seen in director.retrying.seen.items()],
-        "adapters": [(at, director.adapters.state(slot)) for slot, at in addresses.items()],
-    }
+    document: dict[str, Any] = (
+        director.plugins.save()
+        | learned
+        | {
+            "v": SCHEMA,
+            "at_s": sharing.wall_clock(),
+            "ns": sharing.settings.namespace,
+            "key_id": sharing.key_id,
+            "place": place,
+            "names": table.away.state(table.specs(), now),
+            "engines": director.engines.state(),
+        }
+    )
     orders = sharing.orders.latest() if sharing.orders is not None else iter(())
     if with_key:
         document["key"] = sharing.key.hex()
@@ -182,7 +183,7 @@ def restore(sharing: Sharing, document: dict[str, Any], now: float) -> int:
     kept = 0
     same_key = document.get("key_id") == sharing.key_id
     if same_key and sharing.orders is not None:
-        for turn in each("orders", Moved, MAX_STORED):
+        for turn in each("orders", Moved, MAX_ORDERS):
             sharing.orders.put(turn.key, turn.changes)
     if sharing.prefixes is not None:
         beliefs = sharing.prefixes.beliefs
@@ -200,14 +201,8 @@ def restore(sharing: Sharing, document: dict[str, Any], now: float) -> int:
                 beliefs.restore(slot, shown)
         beliefs.evictions.restore(each("evictions", tuple[Amount, Amount, Amount]), then)
         beliefs.lengths.restore(document.get("lengths"))
-    for object_id, address, session in each("stored", tuple[Text, Text, Text], MAX_STORED):
-        director.stored.heard(object_id, address, session)
     director.engines.restore(document.get("engines"), now)
-    for tenant, wrong, again in each("retrying", tuple[Text, Amount, Amount]):
-        director.retrying.seen[tenant] = wrong, again
-    for address, adapters in each("adapters", tuple[Text, tuple[Text, ...]]):
-        if (slot := slot_of(address)) >= 0:
-            director.adapters.restore(slot, adapters)
+    director.plugins.restore(document)
     for name, model, pools, age_s in each("names", _Name):
         director.table.away.hear(Away(name, model, pools, then - age_s), now)
     # A picker that learned alone while the store was unreachable keeps what it learned; one that

@@ -66,7 +66,6 @@ class Metrics:
         self.certificate_expires_at_s: Callable[[], float] | None = None
         self.decisions: Counter[tuple[str, str, str]] = Counter()
         self.prefills_apart: Counter[str] = Counter()
-        self.kv_pulls: Counter[str] = Counter()
         self.refusals: Counter[tuple[str, str]] = Counter()
         self.completions: Counter[tuple[str, str]] = Counter()
         self.overhead_s = Histogram(_OVERHEAD_BOUNDS_S)
@@ -92,8 +91,6 @@ class Metrics:
         self.decisions[decision.policy, decision.reason, decision.model] += 1
         if decision.prefiller is not None:
             self.prefills_apart[decision.model] += 1
-        if decision.pull is not None:
-            self.kv_pulls[decision.model] += 1
 
     def decided_in(self, seconds: float) -> int:
         """Count the time of a decision, excluding waits; return it in microseconds."""

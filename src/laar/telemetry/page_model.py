@@ -19,6 +19,7 @@ from laar.core.endpoints import Floats, Reading
 from laar.core.filters import MAX_FAILURES, MAX_KV_USAGE, STALE_S
 from laar.explain.decision_record import DecisionRecord
 from laar.latest import Latest
+from laar.plugins.comparison import Comparison
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.problems import Events, Problems
 
@@ -250,7 +251,7 @@ def _compared(records: Sequence[DecisionRecord]) -> dict[str, object] | None:
     `more_s` and `saved_s` are means over these requests: the seconds that its choices would add by
     the serving policy's cost, and save by its own.
     """
-    found = [a.decision.flight.compared for a in records if a.decision.flight.compared]
+    found = [one for a in records if (one := Comparison.of(a.decision)) is not None]
     if not found:
         return None
     policy = found[0].policy

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api
 from laar.errors import RequestError
+from laar.plugins.stored import StoredObjects
 from laar.policies import POLICY_NAMES
 from laar.protocol.events import (
     AnswerBody,
@@ -301,11 +302,11 @@ def test_a_stored_answer_is_known_from_its_first_event(cut):
     begun = b'data: {"response": {"id": "resp_9", "object": "response", "status": "queued"}}\n\n'
     driver.feed(ResponseBody(begun[:cut], False))
     driver.feed(ResponseBody(begun[cut:], False))
-    kept = driver.director.stored.latest(9)
+    kept = driver.director.plugins.get(StoredObjects).latest(9)
     first, *_ = driver.log[0].decided.destination.split(",")
     assert kept == [("resp_9", first, "resp_9")]
     driver.feed(ResponseBody(begun.replace(b"queued", b"completed"), True))
-    assert driver.director.stored.latest(9) == kept
+    assert driver.director.plugins.get(StoredObjects).latest(9) == kept
 
 
 # -- both ----------------------------------------------------------------------------------------

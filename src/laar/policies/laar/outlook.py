@@ -38,8 +38,8 @@ first token is counted twice: for that token, and for the end.
   serve. The amount is at most the cost of the copy. So is the state that an engine keeps where a
   prompt leaves what is cached (`laar.prefix.states`), if no other can resume there.
 
-The time to load an adapter, or to wait for a free adapter slot, is part of the
-base (`laar.core.adapters`). For a conversation, a different model counts as right less often, by a
+Plug-ins may add seconds before the first token, or replace the cost (`laar.core.plugin`). For a
+conversation, a different model counts as right less often, by a
 factor of 1.1 (`penalty`): the style would change, and estimates that vary from turn to turn should
 not cause a move. If the client has an objective for the first token, waiting up to it costs next to
 nothing, and beyond it several times as much: a patient job goes where its prefix is, however far.
@@ -56,14 +56,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from laar.core.companions import COMPANION
-from laar.core.cost import CostWeights, Terms, scores_of_costs, until_correct
+from laar.core import plugin
+from laar.core.cost import CostWeights, Price, Terms, scores_of_costs, until_correct
 from laar.core.endpoints import Floats
 from laar.core.engines import Engines
 from laar.core.interfaces import View
 from laar.core.traffic import MEAN_S
-from laar.policies.laar.pairs import pull_or_compute, read_elsewhere
-from laar.policies.laar.pricing import FIRST, Price, PricingInputs, inputs_of, price
+from laar.policies.laar.pairs import read_elsewhere
+from laar.policies.laar.pricing import Pricing, PricingInputs, inputs_of, price
 from laar.prefix.beliefs import Demand
 
 _SAME = 0.01  # shares of a prompt that differ by less are treated as equal
@@ -87,19 +87,13 @@ class Outlook:
         """Score by cost, and set the view's terms."""
         engines = view.engines or Engines(view.table)
         inputs = inputs_of(view, engines, self.weights)
-        priced, transfer_s = price(inputs), None
-        if view.pulls is not None:
-            priced, transfer_s = pull_or_compute(view.pulls, inputs, priced)
+        priced, added = price(inputs), dict[str, Floats]()
         if view.apart is not None:
-            priced, transfer_s = read_elsewhere(view.apart, view, engines, inputs, priced)
-        if (load_s := view.load_s) is not None:  # comes before the first token, like the base
-            priced = priced._replace(
-                base_s=priced.base_s + load_s,
-                ttft_s=priced.ttft_s + load_s,
-                latency_s=priced.latency_s + load_s,
-                own_s=priced.own_s + FIRST * load_s,
-                total_s=priced.total_s + FIRST * load_s,
-            )
+            priced, added["transfer_s"] = read_elsewhere(view.apart, view, engines, inputs, priced)
+        if view.parts:
+            pricing = Pricing(inputs, priced)
+            added |= plugin.price(view, pricing)
+            priced = pricing.price
         total_s, others_s = priced.total_s, priced.others_s
         if view.demand is not None and view.demand[1][0] > _ONCE:
             spared_s = _spared(view, view.demand, engines, inputs, priced, total_s)
@@ -134,15 +128,14 @@ class Outlook:
             ttft_s=priced.ttft_s,
             ahead_s=priced.ahead_s,
             others_s=others_s,
-            transfer_s=transfer_s,
+            added=added,
             outlook=engines.paces.outlook(view.slots),
         )
         if view.tpot_objective_s is not None and inputs.engine.tokens.all():
             view.terms.tpot_s = (priced.latency_s - priced.ttft_s) / inputs.engine.tokens
-        if view.beside is not None:
-            view.reason = COMPANION
-            cost_s = view.terms.cost_s = view.beside.costs(view, view.terms)
-        return scores_of_costs(cost_s)
+        if view.parts:
+            plugin.score(view, view.terms)
+        return scores_of_costs(view.terms.cost_s)
 
 
 def _spared(

@@ -1,13 +1,10 @@
-"""Costs of KV from another endpoint: of disaggregated prefill, and of pulls.
+"""Costs of disaggregated prefill: of KV from another endpoint.
 
 A pair of a prefiller and a candidate costs `own + others` of a one-token answer at the prefiller,
 plus the same sum for an answer without a prompt at the candidate, with the queue expected when the
 earliest prefiller of the KV group is done. As this time is the same for all pairs, their cost is a
 plain sum, and the cheapest prefiller is the same for every candidate
 (`laar.core.apart.cheapest`).
-
-A pull (`laar.core.pulls`) comes before the prefill of the rest, and delays no other request: the
-engine continues with them. The pulled text evicts as much from the cache as computed text.
 """
 
 from __future__ import annotations
@@ -17,12 +14,11 @@ from dataclasses import replace
 import numpy as np
 
 from laar.core.apart import Apart, cheapest
-from laar.core.cost import MIN_PROBABILITY
+from laar.core.cost import FIRST, MIN_PROBABILITY, Price
 from laar.core.endpoints import Floats
 from laar.core.engines import Engines
 from laar.core.interfaces import View
-from laar.core.pulls import Pulls
-from laar.policies.laar.pricing import FIRST, Price, PricingInputs, asked_of, later_of, price
+from laar.policies.laar.pricing import PricingInputs, asked_of, later_of, price
 
 
 def read_elsewhere(
@@ -125,38 +121,3 @@ def _pair(
         copy_s=np.zeros(len(inputs.tokens)),
         evicted_s=alone.evicted_s,
     )
-
-
-def pull_or_compute(pulls: Pulls, inputs: PricingInputs, alone: Price) -> tuple[Price, Floats]:
-    """Return the lower price for each candidate, and the seconds of its pull; 0 without one.
-
-    Store in `pulls` what each pull saves.
-
-    Args:
-        pulls: the pulls.
-        inputs: the inputs to the prices.
-        alone: the prices of candidates that compute what they have not cached.
-    """
-    pull_s, objective_s = pulls.seconds, inputs.objective_s
-    then = price(
-        replace(
-            inputs,
-            cached_tokens=np.minimum(inputs.cached_tokens + pulls.tokens, inputs.tokens),
-            objective_s=None if objective_s is None else np.maximum(objective_s - pull_s, 0.0),
-        )
-    )
-    evicted_s = inputs.weights.k_delay * (alone.evicted_s - then.evicted_s)
-    own_s, others_s = then.own_s + FIRST * pull_s, then.others_s + evicted_s
-    pulled = then._replace(
-        ttft_s=then.ttft_s + pull_s,
-        latency_s=then.latency_s + pull_s,
-        own_s=own_s,
-        others_s=others_s,
-        total_s=own_s + others_s,
-        copy_s=then.copy_s + pull_s,
-        evicted_s=alone.evicted_s,
-    )
-    pulls.saved_s = np.where(pulls.tokens > 0.0, alone.total_s - pulled.total_s, 0.0)
-    taken = pulls.saved_s > 0.0
-    priced = (np.where(taken, a, b) for a, b in zip(pulled, alone, strict=True))
-    return Price._make(priced), np.where(taken, pull_s, 0.0)

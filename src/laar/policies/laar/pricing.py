@@ -6,12 +6,12 @@ The symbols are those of `laar.policies.laar.outlook` and of docs/concepts.md.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from laar.core.cost import CostWeights
+from laar.core.cost import FIRST, CostWeights, Price
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.engine_model import EndpointConstants
 from laar.core.engines import Engines
@@ -20,9 +20,6 @@ from laar.core.traffic import ASKED, FEW_CAME, RATE_S, Traffic
 
 MAX_LOAD = 0.8
 """Cap on the load: busy periods grow without bound as the load nears 1, and estimates are rough."""
-
-FIRST = 2.0
-"""Weight of a second before the first token: it delays both that token and the end."""
 
 # These are arrays because numpy takes 1.5 times as long with Python numbers, which matters while
 # there are few endpoints.
@@ -145,36 +142,6 @@ class PricingInputs:
     rate: float
     mean_work_s: float
     later: Later | None = None
-
-
-class Price(NamedTuple):
-    """The price of a request at each candidate, in seconds.
-
-    Args:
-        base_s: seconds that depend neither on the cache nor on others, to the end of the answer.
-        prefill_s: seconds of prefill of the uncached tokens.
-        ahead_s: the part of `queue_s` for the prompts ahead.
-        queue_s: seconds of delay from other requests there, before the first token and after.
-        ttft_s: seconds to the first token.
-        latency_s: seconds to the end of the answer.
-        own_s: weighted cost to the request itself.
-        others_s: weighted cost to other requests.
-        total_s: the sum of both costs.
-        copy_s: seconds that a copy of the prompt there costs: prefill, delay of others, evictions.
-        evicted_s: the part of `others_s` for the text that the prompt evicts, before `k_delay`.
-    """
-
-    base_s: Floats
-    prefill_s: Floats
-    ahead_s: Floats
-    queue_s: Floats
-    ttft_s: Floats
-    latency_s: Floats
-    own_s: Floats
-    others_s: Floats
-    total_s: Floats
-    copy_s: Floats
-    evicted_s: Floats
 
 
 def asked_of(traffic: Traffic, slots: Slots, now: float) -> Asked:
@@ -330,3 +297,38 @@ def _late_s(answer_s: Floats, limit_s: Floats) -> Floats:
     spread_s = _SPREAD * limit_s
     late_s: Floats = spread_s * (np.logaddexp(_ZERO, (answer_s - limit_s) / spread_s) - _AT_ONCE)
     return late_s
+
+
+@dataclass(slots=True)
+class Pricing:
+    """The price of a request, for plug-ins that change it (`laar.core.plugin.Pricing`).
+
+    Args:
+        inputs: the inputs to the price.
+        price: the price so far.
+    """
+
+    inputs: PricingInputs
+    price: Price
+
+    def again(self, *, cached_tokens: Floats, after_s: Floats) -> Price:
+        """Return the price with other cached tokens, if the request begins `after_s` later.
+
+        What was not cached before evicts as much other text as if it were computed.
+        """
+        of, alone = self.inputs, self.price
+        objective_s = of.objective_s
+        then = price(
+            replace(
+                of,
+                cached_tokens=np.minimum(cached_tokens, of.tokens),
+                objective_s=None if objective_s is None else np.maximum(objective_s - after_s, 0.0),
+            )
+        ).delayed(after_s)
+        evicted_s = of.weights.k_delay * (alone.evicted_s - then.evicted_s)
+        return then._replace(
+            others_s=then.others_s + evicted_s,
+            total_s=then.total_s + evicted_s,
+            copy_s=then.copy_s + after_s,
+            evicted_s=alone.evicted_s,
+        )

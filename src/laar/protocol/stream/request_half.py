@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from laar.core.decision import Decision
 from laar.core.membership import PLAIN
+from laar.core.plugin import gather
 from laar.core.request import Api
 from laar.errors import RequestError
 from laar.protocol import headers as names
@@ -361,6 +363,7 @@ class RequestHalf(StreamState):
         elif head.policy:
             self.ignored_header = names.POLICY
         request.retries, request.wrong_answer_s = head.retries, head.wrong_answer_s
+        request.given = head.given
         request.companion_of = head.companion_of
         if head.companion_of:  # a session's context has one place; a companion may be cancelled
             request.session, request.hints = "", ()
@@ -500,15 +503,15 @@ class RequestHalf(StreamState):
 
 def _engine_headers(decision: Decision, path: str) -> tuple[tuple[str, str], ...]:
     """Return the headers that control the engine, besides the destination."""
-    found, way = [], decision.way
+    found, way = list[tuple[str, str]](), decision.way
     if way.base != PLAIN.base:
         found.append((":path", way.path(path)))
     if way.key:
         found += zip(names.CREDENTIALS, (f"Bearer {way.key}", way.key, way.key), strict=True)
     if decision.prefiller is not None:
         found.append((names.PREFILLER, decision.prefiller.address))
-    if decision.pull is not None:
-        found.append((names.KV_SOURCE, decision.pull.address))
+    if decision.parts:
+        found += chain.from_iterable(gather(decision, "headers"))
     if decision.engine_priority is not None:
         found.append((names.PRIORITY, str(decision.engine_priority)))
     if decision.rank is not None:

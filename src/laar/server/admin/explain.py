@@ -28,6 +28,7 @@ from laar.core.request import Request as CoreRequest
 from laar.datalayer.visits import aside
 from laar.errors import RequestError, unknown
 from laar.explain.decision_record import DecisionRecord
+from laar.plugins.comparison import Comparison
 from laar.protocol import headers as names
 from laar.protocol.events import (
     Ask,
@@ -94,9 +95,8 @@ def explain(picker: Picker, request: CoreRequest) -> dict[str, object]:
     now, memory = picker.clock(), picker.observability.memory
     director = picker.director
     decision = director.choose(request, now)
-    if (comparison := director.comparison) is not None:
-        compared = director.degraded.attempt("watching", comparison.compare, decision)
-        decision.flight.compared = compared
+    comparison = director.plugins.get(Comparison)
+    director.degraded.attempt("watching", comparison.preview, decision)
     shown = memory.explained(memory.record(decision))
     if (view := decision.view) is not None:
         shown["too_long"] = picker.director.needs.too_long(view)

@@ -12,8 +12,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from laar.plugins import own
 from laar.telemetry.metrics import Histogram
 
 if TYPE_CHECKING:
@@ -44,7 +46,8 @@ def metrics() -> tuple[Metric, ...]:
         if not line.startswith("#"):
             name, kind, labels, path, text = line.split(" | ", 4)
             found.append(Metric(name, kind, tuple(labels.strip("-").split()), path, text))
-    return tuple(found)
+    meters = (meter for plugin in own() for meter in plugin.meters)
+    return (*found, *(Metric(of.name, of.kind, of.labels, "", of.help) for of in meters))
 
 
 def metrics_page(picker: Picker, *, open_metrics: bool = False) -> bytes:
@@ -53,7 +56,8 @@ def metrics_page(picker: Picker, *, open_metrics: bool = False) -> bytes:
     for metric in metrics():
         name = metric.name.removesuffix("_total") if open_metrics else metric.name
         lines.append(f"# HELP {name} {metric.help}\n# TYPE {name} {metric.kind}\n")
-        for key, value in _read(scrape, metric.path):
+        read = _read(scrape, metric.path) if metric.path else scrape.of_plugins.get(metric.name, ())
+        for key, value in read:
             lines += _lines(metric, (key,) if isinstance(key, str) else key, value)
     return "".join(lines).encode()
 
@@ -104,6 +108,9 @@ class _Scrape:
 
     def __init__(self, picker: Picker) -> None:
         self._picker = picker
+        self.of_plugins: dict[str, list[tuple[tuple[str, ...], float]]] = {}
+        for meter, values, value in chain.from_iterable(picker.director.plugins.each("samples")):
+            self.of_plugins.setdefault(meter.name, []).append((values, value))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._picker, name)
@@ -115,18 +122,6 @@ class _Scrape:
             counts = {"sent": sharer.sharing.outbox.sent, "taken": sharer.sharing.taken}
             for way, kinds in counts.items():
                 yield from (((kind, way), count) for kind, count in kinds.items())
-
-    # -- the compared policy -------------------------------------------------------------------
-
-    def compared(self) -> _Series:
-        if comparison := self._picker.director.comparison:
-            name = comparison.policy.name
-            yield from (((name, choice), count) for choice, count in comparison.counts.items())
-
-    def compared_seconds(self) -> _Series:
-        if comparison := self._picker.director.comparison:
-            name = comparison.policy.name
-            yield from (((name, cost), total) for cost, total in comparison.seconds.items())
 
     # -- endpoints -----------------------------------------------------------------------------
 

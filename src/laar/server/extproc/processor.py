@@ -19,6 +19,7 @@ from laar.core.decision import Decision
 from laar.core.modes import kept_members
 from laar.core.request import Request
 from laar.errors import RequestError
+from laar.plugins.stored import StoredObjects
 from laar.protocol import headers as names
 from laar.protocol.agreed import DECISION_MARGIN_S
 from laar.protocol.events import Immediate, Refused
@@ -57,7 +58,7 @@ class ExternalProcessor(Recorder):
         self.spans = picker.observability.spans
         # Not methods that only pass on a call: these are called for each request.
         self.replied, self.ended = director.replied, director.settle  # type: ignore[method-assign]
-        self.stored = director.keeps  # type: ignore[method-assign]
+        self.stored = director.plugins.get(StoredObjects).keeps  # type: ignore[method-assign]
         self.tickets: dict[str, Decision] = {}
         """Decisions of other gateways' requests that await an answer; no more than open streams."""
         self.apply_settings()

@@ -122,7 +122,7 @@ class Collectors:
                 director.prefixes.set_capacity(slot, reading.capacity_tokens)
                 director.prefixes.states.use(slot, grid)
             is_idle = slot in director.table.draining and load.waiting + load.running <= 0.0
-            if is_idle and director.sources.has_drained(slot, self._clock.now):
+            if is_idle and not director.holds(slot, self._clock.now):
                 director.table.leave_out(name)
         for on_reading in self.on_reading:
             on_reading()

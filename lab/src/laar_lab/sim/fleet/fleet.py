@@ -26,6 +26,7 @@ from laar.core.request import Request
 from laar.errors import RequestError, SettingError
 from laar.flow.settings import FlowSettings
 from laar.health import GOOD, Reply
+from laar.plugins.pulls import Pulls
 from laar.policies import build_policies
 from laar.prefix.beliefs import BYTES_PER_TOKEN
 from laar.protocol.sampling import Sampler
@@ -336,7 +337,8 @@ class VirtualFleet:
         """Return the name of the endpoint to pull from; empty for none."""
         decision = exchange.decision
         if self.settings.pulls != "always" or (view := decision.view) is None:
-            return decision.pull.address if decision.pull is not None else ""
+            pull = Pulls.of(decision)
+            return "" if pull is None else pull.address
         held = view.cached_tokens
         if held.max() < held[decision.position] + 1.0:
             return ""

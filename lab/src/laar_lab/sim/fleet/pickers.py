@@ -12,6 +12,7 @@ from laar.core.membership import DRAIN_LABEL, PULL_LABEL, ROLE_LABEL, EndpointSp
 from laar.core.policy import Policy
 from laar.errors import SettingError, unknown
 from laar.health import Health
+from laar.plugins import own
 from laar_lab.sim.fleet.link import generator
 from laar_lab.sim.fleet.prompts import BlockPrefixes
 from laar_lab.sim.fleet.settings import FleetSettings
@@ -62,6 +63,7 @@ def build_picker(
             apart_tokens=settings.apart_tokens,
             transfer_tokens_per_s=min(site.transfer_tokens_per_s for site in sites),
         ),
+        plugins=own(),
         rng=generator(seed, f"ties {number}" if number else "ties"),
         assessor=assessor,
         prefixes=prefixes if settings.use_prefixes else None,

@@ -3,13 +3,26 @@
 from collections import Counter
 
 import pytest
-from test_director import director, request
 
-from laar.core import stored as module
 from laar.core.apart import may_be_apart
 from laar.core.decision import Completion
+from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.errors import RequestError
+from laar.plugins import stored as module
+from laar.plugins.stored import StoredObjects
+from support.directors import director_of
+from support.requests import request_of
+
+
+def director(*endpoints, **given):
+    specs = (EndpointSpec(address=address, models=tuple(names)) for address, *names in endpoints)
+    return director_of(*specs, seed=7, **given)
+
+
+def request(model="auto", text="hello " * 50, **fields):
+    return request_of("\x1euser\x1f", text, model=model, chars=len(text), **fields)
+
 
 FLEET = [(f"10.0.0.{n}:80", "m") for n in range(1, 6)]
 
@@ -17,7 +30,7 @@ FLEET = [(f"10.0.0.{n}:80", "m") for n in range(1, 6)]
 def answered(d, name, session="", now=0.0):
     """Let an endpoint store an answer under an id; return the endpoint."""
     decision = d.decide(request("m", session=session), now)
-    d.keeps(decision, name)
+    d.plugins.get(StoredObjects).keeps(decision, name)
     d.settle(decision, Completion(status=200, cause="complete", latency_s=1.0))
     return decision.address
 

@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 
 from laar.accuracy.assessor import Assessment, PlainAssessor
-from laar.core import adapters, exploring
+from laar.core import exploring
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
+from laar.core.endpoints import Reading
 from laar.core.membership import EndpointSpec, Served
 from laar.core.request import Api, Request
+from laar.plugins import adapters
+from laar.plugins.adapters import Adapters
 from support.directors import director_of
 
 ADDRESSES = ("a:1", "b:1", "c:1")
@@ -39,7 +42,9 @@ def finish(director: Director, decision: Decision) -> None:
 
 def page(director: Director, address: str, *running: str, most: float = 1.0) -> None:
     slot = director.table.slot(address)
-    director.adapters.read(slot, frozenset(running), most)
+    director.plugins.get(Adapters).read(
+        slot, Reading(adapters=frozenset(running), max_adapters=most)
+    )
 
 
 def test_requests_for_an_adapter_go_where_it_is_loaded() -> None:
@@ -94,7 +99,7 @@ def test_loading_time_is_part_of_the_cost_and_is_not_learned_as_pace(
     d = fleet("a:1")
     page(d, "a:1")
     decision = ask(d, "sql", 0.0)
-    assert decision.view.terms.base_s[0] >= 5.0
+    assert decision.view.terms.added["load_s"][0] >= 5.0
     assert not decision.flight.began.teaches
     finish(d, decision)
     again = ask(d, "sql", 2.0)
@@ -105,9 +110,9 @@ def test_a_restarted_engine_has_no_adapters_loaded() -> None:
     d = fleet("a:1")
     page(d, "a:1")
     finish(d, ask(d, "sql", 0.0))
-    d.adapters.restarted(d.table.slot("a:1"))
+    d.plugins.get(Adapters).restarted(d.table.slot("a:1"))
     decision = ask(d, "sql", 2.0)
-    assert decision.view.load_s is not None
+    assert "load_s" in decision.view.terms.added
 
 
 ALIASES = {"auto": (), "support": ("sql",), "any": ("gone", "law", "m")}
@@ -138,7 +143,7 @@ def test_an_alias_for_an_adapter_counts_and_costs_like_the_adapter() -> None:
         page(d, address, *(["sql"] if address == "b:1" else []))
     decision = ask(d, "support", 0.0)
     assert decision.address == "b:1"
-    assert decision.flight.adapter == "sql"
+    assert Adapters.of(decision) == "sql"
     assert d.table.weights("support") == "sql"
     assert d.table.weights("auto") == ""
     d.table.served({"b:1": Served(weights={"m": "m"})})

@@ -1,4 +1,4 @@
-"""What endpoints store from earlier requests: answers, conversations, and session contexts.
+"""What endpoints store from earlier requests: answers and conversations.
 
 In the Responses API, answers are continued and fetched by id, and so are conversations. Engines do
 not share them, so a request that uses one can be served only by the engine that stores it. If the
@@ -9,40 +9,58 @@ endpoint could have stored the answer. Unknown conversations are left to the eng
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from itertools import islice
 
+from laar.core.decision import Decision
 from laar.core.names import is_among
+from laar.core.plugin import Admitted, Plugin
 from laar.core.request import Request
 from laar.errors import RequestError
 from laar.latest import Latest
+from laar.untrusted import Text, valid
 
 MAX_STORED = 65_536
 """Maximum number of ids (about 20 MB); beyond that, the least recently used is forgotten."""
 
-
-class Context(NamedTuple):
-    """The context of a session's turn, in the cache of the endpoint that it was sent to.
-
-    Args:
-        session: key of the session, with its tenant and model.
-        tokens: its length.
-        shared: how many of these tokens were already cached there for others.
-        reread_s: cost of prefilling it again, in seconds.
-    """
-
-    session: str
-    tokens: float
-    shared: float
-    reread_s: float
+MAX_SAVED = 8192
+"""Maximum number of ids in a snapshot; the latest are kept."""
 
 
-class StoredObjects:
+class StoredObjects(Plugin):
     """Remembers, by id, the endpoint that stores each object, and the object's session."""
+
+    name = "stored"
 
     def __init__(self) -> None:
         self._kept: Latest[str, tuple[str, str]] = Latest(MAX_STORED)
         self.on_note: Callable[[str, str, str], None] = lambda _id, _address, _session: None
         """Called with the arguments of each `note` that reports something new."""
+
+    def admit(self, request: Request) -> Admitted | None:
+        """Leave a request that names an object to the endpoint that stores it.
+
+        Raises:
+            RequestError: 404 if the gateway does not allow that endpoint.
+        """
+        if not (request.response_id or request.conversation_id):
+            return None
+        subset = self.subset(request)
+        unknown = request.response_id and subset is request.subset
+        return Admitted(subset=subset, unless_sole=not_stored() if unknown else None)
+
+    def keeps(self, decision: Decision, stored_id: str) -> None:
+        """Record an object that an endpoint stores; clients may use it before the answer ends."""
+        if decision.flight.served or not decision.request.shadow:
+            self.note(stored_id, decision.flight.address, decision.request.session)
+
+    def save(self) -> object:
+        """Return the most recently used ids, oldest first, each with its address and session."""
+        return self.latest(MAX_SAVED)
+
+    def restore(self, saved: object) -> None:
+        """Restore a result of `save`."""
+        for noted in islice(valid(saved, tuple[Text, Text, Text]), MAX_SAVED):
+            self.heard(*noted)
 
     def note(self, object_id: str, address: str, session: str) -> None:
         """Record an object that an endpoint stores; call `on_note` unless it is known."""

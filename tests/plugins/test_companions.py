@@ -12,7 +12,6 @@ import pytest
 from laar.accuracy.assessor import Assessment, PlainAssessor
 from laar.accuracy.capability import SpeedPrior
 from laar.accuracy.difficulty import given
-from laar.core.companions import COMPANION
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
 from laar.core.membership import EndpointSpec
@@ -20,6 +19,7 @@ from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.explain.decision_record import DecisionRecord
 from laar.explain.record import shown
+from laar.plugins.companions import COMPANION, Companions
 from support.directors import director_of
 
 MODELS = ("a", "b", "c", "d")
@@ -129,7 +129,7 @@ def test_the_first_is_the_model_that_answers_after_a_retry() -> None:
     assert first.model == "a"
     d.served_by(first, "b:80", 0.1)
     second = d.decide(request("2", companion_of="1"), 0.2)
-    assert (second.view.beside.model, second.view.beside.right) == (
+    assert (Companions.of(second.view).model, Companions.of(second.view).right) == (
         "b",
         pytest.approx(0.3, abs=0.02),
     )
@@ -153,9 +153,11 @@ def test_nothing_is_asked_beside_a_request_that_is_not_there() -> None:
     end(d, second)
     twice = [d.decide(request("2", tenant="x"), 0.0) for _ in range(2)]
     end(d, twice[0])  # the later one with its id is still in flight
-    assert d.companions.first_of(request("4", companion_of="2", tenant="x")) is twice[1]
+    assert (
+        d.plugins.get(Companions).first_of(request("4", companion_of="2", tenant="x")) is twice[1]
+    )
     end(d, twice[1])
-    assert not d.companions._firsts.keys() - {("x", "3")}
+    assert not d.plugins.get(Companions)._firsts.keys() - {("x", "3")}
 
 
 @pytest.mark.parametrize(

@@ -19,18 +19,20 @@ nothing says that a second model would add anything, and it is refused too.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
+from laar.core.candidates import Group
 from laar.core.cost import MIN_PROBABILITY, Terms
+from laar.core.decision import Completion, Decision
 from laar.core.endpoints import Floats
+from laar.core.interfaces import View
+from laar.core.plugin import Admitted, Part, Plugin
 from laar.core.request import Request
 from laar.errors import RequestError
-
-if TYPE_CHECKING:
-    from laar.core.decision import Decision
-    from laar.core.interfaces import View
+from laar.prefix.beliefs import PrefixMatch
+from laar.units import duration
 
 COMPANION = "companion"
 """Reason code of a request that is asked beside another."""
@@ -44,8 +46,19 @@ _OTHERS = 2.0
 later are delayed as well."""
 
 
+@dataclass(slots=True)
+class _Asks(Part):
+    """A request that may have a companion, or is one.
+
+    Args:
+        first: the decision on the request that this one accompanies; None if it is none.
+    """
+
+    first: Decision | None = None
+
+
 @dataclass(slots=True, kw_only=True)
-class Beside:
+class Beside(Part):
     """What a companion's costs depend on: the first request.
 
     Args:
@@ -53,6 +66,7 @@ class Beside:
         left_s: expected seconds to the end of its answer.
         right: its P(correct).
         also_right: P(correct) of each candidate, if nothing is known of the first's answer.
+        asks: what is remembered of the companion itself.
         alone_s: expected seconds to a correct answer without a companion; set with the costs.
         together_s: the same with a companion, for each candidate.
     """
@@ -61,6 +75,7 @@ class Beside:
     left_s: float
     right: float
     also_right: Floats
+    asks: _Asks
     alone_s: float = 0.0
     together_s: Floats | None = None
 
@@ -87,21 +102,27 @@ class Beside:
         return np.where(able, self.together_s + _OTHERS * terms.each(terms.others_s), _NEVER_S)
 
 
-class Companions:
+class Companions(Plugin):
     """Knows the requests in flight that may have a companion: those of clients that ask again."""
+
+    name = "companions"
 
     def __init__(self) -> None:
         self._firsts: dict[tuple[str, str], Decision] = {}
 
-    def begin(self, decision: Decision) -> None:
-        """Remember a request that was sent."""
-        self._firsts[decision.request.tenant, decision.request.id] = decision
+    @staticmethod
+    def of(view: View) -> Beside | None:
+        """Return what the costs of a companion depended on; None if the request is none."""
+        return next((part for part in view.parts.values() if isinstance(part, Beside)), None)
 
-    def end(self, decision: Decision) -> None:
-        """Forget a request that has ended, unless another with its id has come since."""
-        of = decision.request.tenant, decision.request.id
-        if self._firsts.get(of) is decision:
-            del self._firsts[of]
+    def admit(self, request: Request) -> Admitted | None:
+        """Take part in the requests of clients that ask again."""
+        if not request.companion_of:
+            return Admitted(part=_Asks()) if request.retries else None
+        first = self.first_of(request)
+        return Admitted(
+            part=_Asks(first), tried=(first.flight.model,), unless_priced=not_worth_it()
+        )
 
     def first_of(self, request: Request) -> Decision:
         """Return the decision on the request that this one accompanies.
@@ -116,8 +137,55 @@ class Companions:
             )
         return first
 
+    def prescore(self, view: View, part: _Asks, group: Group, match: PrefixMatch | None) -> Part:
+        """Return what the costs of a companion depend on."""
+        return part if part.first is None else beside(part.first, view, part)
 
-def beside(first: Decision, view: View) -> Beside:
+    def score(self, view: View, part: Part, terms: Terms) -> None:
+        """Replace the costs by those of a companion."""
+        if isinstance(part, Beside):
+            view.reason = COMPANION
+            terms.cost_s = part.costs(view, terms)
+
+    def select(self, view: View, part: Part, at: int) -> Part | None:
+        """Remember requests of clients that ask again; refuse a companion that is not worth it.
+
+        Raises:
+            RequestError: the expected time to a correct answer does not fall by as much as the
+                companion costs others.
+        """
+        if isinstance(part, Beside):
+            terms = view.terms
+            if terms is None or terms.cost_s.item(at) >= _WORTH * part.alone_s:
+                raise not_worth_it()
+            part = part.asks
+        return part if view.request.retries else None
+
+    def why(self, decision: Decision) -> str:
+        """Say what the companion is expected to save."""
+        view = decision.view
+        of = None if view is None else self.of(view)
+        if of is None or of.together_s is None:
+            return ""
+        together_s = float(of.together_s[decision.position])
+        return (
+            f"was asked beside {of.model}: the first correct answer of the two is expected after "
+            f"{duration(together_s)}, instead of {duration(of.alone_s)}"
+        )
+
+    def reserve(self, decision: Decision, now: float) -> None:
+        """Remember a request that was sent."""
+        if not decision.request.shadow:
+            self._firsts[decision.request.tenant, decision.request.id] = decision
+
+    def complete(self, decision: Decision, end: Completion) -> None:
+        """Forget a request that has ended, unless another with its id has come since."""
+        of = decision.request.tenant, decision.request.id
+        if self._firsts.get(of) is decision:
+            del self._firsts[of]
+
+
+def beside(first: Decision, view: View, asks: Any = None) -> Beside:
     """Return what the costs of a companion depend on."""
     before = first.view
     assert before is not None
@@ -130,22 +198,12 @@ def beside(first: Decision, view: View) -> Beside:
     right = before.probability.item(at) if known.item(at) > 0.0 else 1.0
     of = dict(zip(names, before.probability.tolist(), strict=True))
     return Beside(
+        asks=asks or _Asks(first),
         model=first.flight.model,
         left_s=max(first.now + before.terms.latency_s.item(at) - view.now, 0.0),
         right=right,
         also_right=np.array([of.get(view.judged[at], 0.0) for at in view.model_id.tolist()]),
     )
-
-
-def check_worth(view: View, at: int) -> None:
-    """Refuse a companion that is not worth what it costs others.
-
-    Raises:
-        RequestError: the expected time to a correct answer does not fall by as much.
-    """
-    terms, of = view.terms, view.beside
-    if of is not None and (terms is None or terms.cost_s.item(at) >= _WORTH * of.alone_s):
-        raise not_worth_it()
 
 
 def not_worth_it() -> RequestError:

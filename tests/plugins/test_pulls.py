@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,10 +11,11 @@ import pytest
 from laar.core.decision import Completion
 from laar.core.endpoints import EndpointTable, Reading
 from laar.core.membership import DRAIN_LABEL, PULL_LABEL, ROLE_LABEL, EndpointSpec
-from laar.core.pulls import Sources
 from laar.core.request import Api, Request
 from laar.health import Health, HealthSettings
 from laar.health.kinds import Reply
+from laar.plugins.pulls import Pulls
+from laar.plugins.stored import StoredObjects
 from laar.prefix.beliefs import PrefixBeliefs
 from support.directors import director_of
 
@@ -63,7 +65,7 @@ def finish(director, decision, ttft_s, cached=None, status=200):
 
 
 def pulled(decision):
-    return decision.pull and (decision.address, decision.pull.address)
+    return Pulls.of(decision) and (decision.address, Pulls.of(decision).address)
 
 
 def hot(*specs, **given):
@@ -80,7 +82,7 @@ def test_a_prompt_is_pulled_only_once_the_source_has_computed_it():
     busy(d, first.address, now=1.1)
     [other] = {A, B} - {first.address}
     early = d.decide(request(f"{LONG}1"), 1.1)
-    assert (early.address, early.pull) == (other, None)
+    assert (early.address, Pulls.of(early)) == (other, None)
     finish(d, first, 1.0)
     finish(d, early, 1.0, status=503)
     busy(d, first.address, now=2.5)
@@ -97,7 +99,7 @@ def test_a_prompt_does_not_rely_on_a_pull_in_progress():
         finish(d, decision, 0.2)
     third = d.decide(request(f"{LONG}3"), 2.0)
     assert third.address in (first.address, second.address)
-    assert third.pull is None
+    assert Pulls.of(third) is None
 
 
 @pytest.mark.parametrize(
@@ -114,7 +116,7 @@ def test_a_prompt_does_not_rely_on_a_pull_in_progress():
 @pytest.mark.parametrize("way", ["from", "to"])
 def test_nothing_is_pulled_from_or_to_an_endpoint_that_is_not_its_peer(source, way):
     d = hot(source, endpoint(B)) if way == "from" else hot(endpoint(B), source)
-    assert all(d.decide(request(), 1.0 + n).pull is None for n in range(4))
+    assert all(Pulls.of(d.decide(request(), 1.0 + n)) is None for n in range(4))
 
 
 def test_an_endpoint_that_takes_no_requests_is_a_source_and_drains_until_it_is_needed_no_more():
@@ -122,14 +124,14 @@ def test_an_endpoint_that_takes_no_requests_is_a_source_and_drains_until_it_is_n
         d = hot(endpoint(A, labels=labels), endpoint(B), endpoint(C))
         slot = d.table.slot(A)
         d.table.read(A, Reading(waiting=waiting), 1.0)
-        assert d.sources.has_drained(slot, 1.0)
+        assert not d.holds(slot, 1.0)
         decision = d.decide(request(), 1.0)
-        assert decision.pull.address == A
-        later = [d.sources.has_drained(slot, at) for at in (2.0, 11.0, 12.0)]
+        assert Pulls.of(decision).address == A
+        later = [not d.holds(slot, at) for at in (2.0, 11.0, 12.0)]
         assert later == [False, False, True]
         finish(d, decision, 0.2)
         busy(d, A, decision.address, now=3.0)
-        source = d.decide(request(), 3.0).pull.slot
+        source = Pulls.of(d.decide(request(), 3.0)).slot
         assert source == slot if waiting else source == decision.slot  # so that the drain ends
 
 
@@ -146,8 +148,8 @@ def test_an_endpoint_that_takes_no_requests_is_a_source_and_drains_until_it_is_n
 def test_a_request_whose_header_would_not_reach_a_sidecar_pulls_nothing(fields):
     d = hot(endpoint(A), endpoint(B), endpoint(C))
     if "response_id" in fields:
-        d.stored.note("resp_1", B, "")
-    assert d.decide(request(**fields), 1.0).pull is None
+        d.plugins.get(StoredObjects).note("resp_1", B, "")
+    assert Pulls.of(d.decide(request(**fields), 1.0)) is None
 
 
 def test_nothing_is_pulled_from_a_failing_endpoint():
@@ -158,7 +160,7 @@ def test_nothing_is_pulled_from_a_failing_endpoint():
             d.table.slot(A), "m", stream=True, predicted_s=1.0, tokens=9.0, now=0.1 * n
         )
         health.replied(attempt, Reply(status=500 if n % 3 else 200), 0.1 * n + 0.05)
-    assert d.decide(request(), 1.5).pull is None
+    assert Pulls.of(d.decide(request(), 1.5)) is None
 
 
 def test_sources_share_the_pulls_and_one_is_waited_for_only_while_it_pays():
@@ -169,7 +171,7 @@ def test_sources_share_the_pulls_and_one_is_waited_for_only_while_it_pays():
     pulls = []
     for n in range(12):
         decision = d.decide(request(f"{LONG}{n}"), 1.0)
-        pulls.append(decision.pull)
+        pulls.append(Pulls.of(decision))
         d.prefixes.clear(decision.slot)
         d.prefixes.retract(decision.flight.receipt)
         decision.flight.receipt = None
@@ -177,9 +179,9 @@ def test_sources_share_the_pulls_and_one_is_waited_for_only_while_it_pays():
     assert pulls[-1].seconds > 4 * pulls[0].seconds
     for wait_s, is_pulled in ((0.5, True), (60.0, False)):
         busy(d, A, B, now=20.0)
-        d.sources._free_at = {d.table.slot(A): 90.0, d.table.slot(B): 20.0 + wait_s}
+        d.plugins.get(Pulls)._free_at = {d.table.slot(A): 90.0, d.table.slot(B): 20.0 + wait_s}
         decision = d.decide(request(f"{LONG}{wait_s}"), 20.0)
-        assert (decision.pull and decision.pull.address) == (B if is_pulled else None)
+        assert (Pulls.of(decision) and Pulls.of(decision).address) == (B if is_pulled else None)
 
 
 def test_pulls_that_fail_stop_and_are_tried_again_later():
@@ -187,14 +189,14 @@ def test_pulls_that_fail_stop_and_are_tried_again_later():
     asked = 0
     for n in range(60):
         decision = d.decide(request(f"{LONG}{n}"), 1.0 + 2.0 * n)
-        asked += decision.pull is not None
+        asked += Pulls.of(decision) is not None
         finish(d, decision, 3.0, cached=0 if decision.address == B else round(decision.tokens))
         d.prefixes.clear(d.table.slot(B))
         busy(d, A, now=3.0 + 2.0 * n)
     assert 1 <= asked <= 12
-    assert decision.pull is None
+    assert Pulls.of(decision) is None
     busy(d, A, now=1500.0)
-    assert d.decide(request(), 1500.0).pull is not None
+    assert Pulls.of(d.decide(request(), 1500.0)) is not None
 
 
 def test_the_rate_of_pulls_is_learned_and_nothing_else_is_learned_from_them():
@@ -203,12 +205,12 @@ def test_the_rate_of_pulls_is_learned_and_nothing_else_is_learned_from_them():
     first = None
     for n in range(40):
         decision = d.decide(request(f"{LONG}{n}"), 1.0 + 2.0 * n)
-        first = first or decision.pull
-        expected_s = decision.view.terms.all_ttft_s[decision.position] - decision.pull.seconds
+        first = first or Pulls.of(decision)
+        expected_s = decision.view.terms.all_ttft_s[decision.position] - Pulls.of(decision).seconds
         finish(d, decision, expected_s + 0.3, cached=round(0.99 * decision.tokens))
         d.prefixes.clear(slot)
         busy(d, A, now=3.0 + 2.0 * n)
-    assert decision.pull.seconds == pytest.approx(0.3, rel=0.15)
+    assert Pulls.of(decision).seconds == pytest.approx(0.3, rel=0.15)
     assert first.seconds < 0.15
     assert d.prefixes.found.shares[slot] == 1.0
     assert d.engines.state()["paces"] == before["paces"]
@@ -235,7 +237,8 @@ def test_the_source_is_the_soonest_of_those_with_the_longest_prefix():
         count = int(draw.integers(2, 90))
         table = EndpointTable()
         table.replace("t", [endpoint(f"10.0.1.{n}:80") for n in range(count)])
-        sources, slots = Sources(table), np.arange(count)
+        sources, slots = Pulls(), np.arange(count)
+        sources.join(SimpleNamespace(table=table))
         sources._free_at = {n: float(draw.exponential(0.3)) for n in range(1, count)}
         groups, held = draw.integers(-1, 2, count), draw.choice([0.0, 300.0, 900.0, 900.0], count)
         table.pull_group[:count] = groups
@@ -276,7 +279,7 @@ def test_a_pull_is_judged_by_the_share_that_was_found_however_long_the_prompt_is
         cached_tokens=round(0.99 * length) if found else round(0.5 * length),
     )
     d.settle(decision, end)
-    _, pace = d.sources._times(decision.pull.slot, 1.7)
+    _, pace = d.plugins.get(Pulls)._times(Pulls.of(decision).slot, 1.7)
     assert (pace < 1.1) == found
 
 
@@ -287,7 +290,7 @@ def test_a_source_that_has_left_teaches_nothing_about_its_slot_or_others():
         d.table.replace("t", [endpoint(B)])
         d.table.replace("t", [endpoint(B), *heir])
         finish(d, decision, 1.0, cached=0)
-        assert d.sources._times(decision.pull.slot, 1.6) == (0.0, 1.0)
+        assert d.plugins.get(Pulls)._times(Pulls.of(decision).slot, 1.6) == (0.0, 1.0)
 
 
 def test_a_fallback_with_another_model_is_not_told_to_pull():
@@ -308,6 +311,6 @@ def test_a_fallback_with_another_model_is_not_told_to_pull():
 
 def test_a_failure_to_find_a_source_costs_only_the_pull(monkeypatch):
     d = hot(endpoint(A), endpoint(B))
-    monkeypatch.setattr(d.sources, "offers", lambda *_: 1 / 0)
+    monkeypatch.setattr(d.plugins.get(Pulls), "offers", lambda *_: 1 / 0)
     decision = d.decide(request(), 1.0)
-    assert (decision.pull, decision.reason) == (None, "degraded-prefixes")
+    assert (Pulls.of(decision), decision.reason) == (None, "degraded-pulls")

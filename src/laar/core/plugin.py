@@ -1,0 +1,439 @@
+"""The contract of plug-ins: features that the core neither imports nor names.
+
+A plug-in is one object for the life of a picker. It overrides the points that it needs, which are
+asked in this order; `docs/guides/write-a-plugin.md` has an example.
+
+| point | asked when | may |
+| --- | --- | --- |
+| `join` | once, before the first request | keep the parts of the core that it needs |
+| `admit` | a request names another, or has options | refuse it, narrow its subset |
+| `filter` | a model's candidates are computed: once a second | take part in their requests |
+| `prescore` | the view is complete, but not priced | replace its part; correct the view |
+| `price` | each candidate's seconds are known | replace them, and name those that it added |
+| `score` | the cost is known | replace it, with a reason |
+| `select` | a winner is known | refuse it; put its part into the decision |
+| `decided` | the decision is made, its request not counted yet | look at it |
+| `reserve` | the request is counted at its endpoint | count its own |
+| `move` | Envoy reports that another endpoint serves | count there instead |
+| `complete` | the answer has ended, with what was seen | learn, release |
+| `leave` | an endpoint is gone | forget it |
+| `restarted`, `read` | an engine has restarted; its metrics page was read | forget or learn |
+| `holds` | an endpoint drains | say that it is still needed |
+| `save`, `restore` | a snapshot is written or read | keep what it learned over a restart |
+| `headers` | the request is sent | add its own |
+| `record`, `why`, `sentence` | a decision is shown | add its own |
+| `samples` | laar's own metrics page is read | give the values of its metrics |
+
+A plug-in takes part in a request if `filter` or `admit` returned a part for it, and until a later
+point returns None. So a request without special needs costs one look at an empty mapping, whatever
+the number of plug-ins.
+
+If a point raises anything but a `RequestError`, the plug-in is left out of the rest of that
+request, its failure is counted, and the decision's reason says so (``degraded-NAME``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
+
+from laar.core.endpoints import EndpointTable, Floats, Reading, Slots
+from laar.errors import RequestError
+
+if TYPE_CHECKING:
+    from laar.core.candidates import Candidates, Group
+    from laar.core.cost import Price, Terms
+    from laar.core.decision import Completion, Decision, DirectorSettings
+    from laar.core.engines import Engines
+    from laar.core.guards import Faults
+    from laar.core.interfaces import View
+    from laar.core.request import Request
+    from laar.prefix.beliefs import PrefixBeliefs, PrefixMatch
+
+Answering = Callable[[Slots], tuple[Slots, Floats]]
+"""Returns those of some endpoints that are up and healthy, and P(it answers) of each."""
+
+T = TypeVar("T", bound="Plugin")
+
+
+class Core(Protocol):
+    """What a plug-in may use of the core."""
+
+    table: EndpointTable
+    candidates: Candidates
+    settings: DirectorSettings
+    engines: Engines
+    prefixes: PrefixBeliefs | None
+
+
+class Pricing(Protocol):
+    """The seconds of a request at each candidate, and what they would be otherwise."""
+
+    price: Price
+
+    def again(self, *, cached_tokens: Floats, after_s: Floats) -> Price:
+        """Return the price with other cached tokens, if the request begins `after_s` later."""
+
+
+class Part:
+    """What a plug-in adds to a view or a decision; a subclass has the fields.
+
+    In a view:
+        at: returns the part for some of the candidates.
+
+    In a decision:
+        alike: fallbacks must serve the same model.
+        elsewhere_tokens: prompt tokens that the endpoint gets from elsewhere, not by prefill.
+        teaches: the time of the answer says how fast the endpoint is.
+    """
+
+    alike: ClassVar[bool] = False
+    teaches: ClassVar[bool] = True
+    elsewhere_tokens: float = 0.0
+
+    def at(self, positions: Slots) -> Self:
+        """Return the part for some of the candidates, in the order of `positions`."""
+        return self
+
+
+@dataclass(slots=True, kw_only=True)
+class Admitted:
+    """What a plug-in knows of a special request before there are candidates.
+
+    Args:
+        part: its part; None if it takes no part.
+        subset: addresses that may serve the request; None leaves them as they are.
+        tried: models to count as tried, besides those of the request.
+        unless_sole: the error if more than one endpoint could serve it; None for none.
+        unless_priced: the error if the request is placed without a price; None for none.
+    """
+
+    part: Part | None = None
+    subset: frozenset[str] | None = None
+    tried: tuple[str, ...] = ()
+    unless_sole: RequestError | None = None
+    unless_priced: RequestError | None = None
+
+
+class Meter(NamedTuple):
+    """A metric of a plug-in.
+
+    Args:
+        name: its name, from ``laar_`` on; a counter's ends in ``_total``.
+        kind: ``counter`` or ``gauge``.
+        labels: the names of its labels, of few values each.
+        help: what it counts.
+    """
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help: str
+
+
+Sample = tuple[Meter, tuple[str, ...], float]
+"""A value of a metric, with the values of its labels."""
+
+
+class Plugin:
+    """Base of all plug-ins: each point does nothing."""
+
+    name: ClassVar[str]
+    """Its name in settings, reasons and metrics."""
+    term: ClassVar[str] = ""
+    """The name of the seconds that it adds, as the record of a decision shows them."""
+    sends: ClassVar[tuple[str, ...]] = ()
+    """The names of its `headers`, which clients may not set."""
+    meters: ClassVar[tuple[Meter, ...]] = ()
+    """Its metrics."""
+
+    def join(self, core: Core) -> None:
+        """Keep the parts of the core that are needed. Called once."""
+
+    def admit(self, request: Request) -> Admitted | None:
+        """Return what is known of a special request; None to take no part.
+
+        Raises:
+            RequestError: the request is refused.
+        """
+
+    def filter(self, group: Group, able: Slots, answering: Answering, now: float) -> Part | None:
+        """Return a part for all requests of a group; None to take no part in them.
+
+        Args:
+            group: the candidates.
+            able: all endpoints that serve the model, those that take no requests included.
+            answering: selects the healthy ones of some endpoints.
+            now: monotonic seconds.
+        """
+
+    def prescore(
+        self, view: View, part: Any, group: Group, match: PrefixMatch | None
+    ) -> Part | None:
+        """Return the part for this request; None to take no part in it."""
+        own: Part = part
+        return own
+
+    def price(self, view: View, part: Any, pricing: Pricing) -> tuple[Price, Floats] | None:
+        """Return other seconds for each candidate, and those added; None to change nothing."""
+
+    def score(self, view: View, part: Any, terms: Terms) -> None:
+        """Change the cost (`terms.cost_s`), or the view's reason."""
+
+    def select(self, view: View, part: Any, at: int) -> Part | None:
+        """Return the part for the decision on the candidate at `at`; None for none.
+
+        Raises:
+            RequestError: the request is refused.
+        """
+
+    def decided(self, decision: Decision, now: float) -> None:
+        """Look at a decision whose request counts nowhere yet."""
+
+    def reserve(self, decision: Decision, now: float) -> None:
+        """Count a request that goes to its endpoint."""
+
+    def move(self, decision: Decision, now: float) -> None:
+        """Count a request at the endpoint that serves it (`decision.flight`) instead."""
+
+    def complete(self, decision: Decision, end: Completion) -> None:
+        """Learn from a request that has ended, and release it."""
+
+    def leave(self, slot: int) -> None:
+        """Forget a slot whose endpoint was removed."""
+
+    def restarted(self, slot: int) -> None:
+        """Forget what an engine that has restarted has lost."""
+
+    def read(self, slot: int, reading: Reading) -> None:
+        """Learn from a metrics page."""
+
+    def holds(self, slot: int, now: float) -> bool:
+        """Return whether an endpoint that drains is still needed."""
+        return False
+
+    def save(self) -> object:
+        """Return what survives a restart, as plain values, with addresses instead of slots."""
+
+    def _save(self) -> tuple[str, object]:
+        return self.name, self.save()
+
+    def restore(self, saved: object) -> None:
+        """Restore a result of `save`, which anybody may have written; skip what is invalid."""
+
+    def headers(self, decision: Decision) -> Iterable[tuple[str, str]]:
+        """Return headers for the engine or its sidecar."""
+        return ()
+
+    def record(self, decision: Decision) -> Mapping[str, object]:
+        """Return fields for the record of the decision; those without a value are left out."""
+        return {}
+
+    def why(self, decision: Decision) -> str:
+        """Return why the endpoint won, to follow its name; empty if the plug-in did not decide."""
+        return ""
+
+    def sentence(self, decision: Decision) -> str:
+        """Return what else to say about the decision, as whole sentences; empty for nothing."""
+        return ""
+
+    def samples(self) -> Iterable[Sample]:
+        """Return the values of its metrics."""
+        return ()
+
+
+Parts = Mapping[Plugin, Part]
+NO_PARTS: Parts = {}
+
+
+class Plugins:
+    """The plug-ins of a director, asked in the order in which they are listed.
+
+    Args:
+        plugins: the plug-ins.
+        faults: counts failures.
+        report: called with each plug-in that failed, and the error.
+    """
+
+    def __init__(
+        self,
+        plugins: Iterable[Plugin],
+        faults: Faults,
+        report: Callable[[Plugin, Exception], object],
+    ) -> None:
+        self.all = tuple(plugins)
+        self._faults, self._report = faults, report
+        self._admitting, self._filtering = self._with("admit"), self._with("filter")
+
+    def join(self, core: Core) -> None:
+        """Let the plug-ins keep what they need of the core."""
+        for plugin in self.all:
+            plugin.join(core)
+
+    def get(self, kind: type[T]) -> T:
+        """Return the plug-in of a class.
+
+        Raises:
+            LookupError: there is none.
+        """
+        for plugin in self.all:
+            if isinstance(plugin, kind):
+                return plugin
+        raise LookupError(kind.name)
+
+    def _with(self, point: str) -> tuple[Plugin, ...]:
+        """Return the plug-ins that override a point."""
+        base = getattr(Plugin, point)
+        return tuple(plugin for plugin in self.all if getattr(type(plugin), point) is not base)
+
+    def failed(self, plugin: Plugin, error: Exception) -> None:
+        """Count and report a failure."""
+        self._faults[plugin.name] += 1
+        try:
+            self._report(plugin, error)
+        except Exception:  # noqa: BLE001 - the report may fail as well
+            self._faults["watching"] += 1
+
+    def admit(self, request: Request) -> tuple[Parts, list[Admitted]]:
+        """Ask the plug-ins about a special request."""
+        parts, all_admitted = dict[Plugin, Part](), list[Admitted]()
+        for plugin in self._admitting:
+            try:
+                admitted = plugin.admit(request)
+            except RequestError:
+                raise
+            except Exception as error:  # noqa: BLE001 - this is the guard
+                self.failed(plugin, error)
+                continue
+            if admitted is not None:
+                all_admitted.append(admitted)
+                if admitted.part is not None:
+                    parts[plugin] = admitted.part
+        return parts, all_admitted
+
+    def filter(self, group: Group, able: Slots, answering: Answering, now: float) -> Parts:
+        """Return the parts of the plug-ins that take part in a group's requests."""
+        parts = dict[Plugin, Part]()
+        for plugin in self._filtering:
+            try:
+                part = plugin.filter(group, able, answering, now)
+            except Exception as error:  # noqa: BLE001
+                self.failed(plugin, error)
+                continue
+            if part is not None:
+                parts[plugin] = part
+        return parts
+
+    def each(self, point: str, *args: Any) -> Iterator[Any]:
+        """Ask all plug-ins something that concerns no single request; yield their answers."""
+        for plugin in self.all:
+            try:
+                yield getattr(plugin, point)(*args)
+            except Exception as error:  # noqa: BLE001
+                self.failed(plugin, error)
+
+    def ask(self, point: str, *args: Any) -> None:
+        """Tell all plug-ins something that concerns no single request."""
+        for _answer in self.each(point, *args):
+            pass
+
+    def save(self) -> dict[str, object]:
+        """Return what survives a restart, by plug-in."""
+        return dict(self.each("_save"))
+
+    def restore(self, saved: Mapping[str, object]) -> None:
+        """Restore what `save` returned, which anybody may have written."""
+        for plugin in self.all:
+            try:
+                if plugin.name in saved:
+                    plugin.restore(saved[plugin.name])
+            except Exception as error:  # noqa: BLE001
+                self.failed(plugin, error)
+
+    def told(self, point: str, decision: Decision, *args: Any) -> None:
+        """Call a point after the decision, of the plug-ins that have a part in it."""
+        for plugin in tuple(decision.parts):
+            try:
+                getattr(plugin, point)(decision, *args)
+            except Exception as error:  # noqa: BLE001
+                self.failed(plugin, error)
+
+
+def prescore(view: View, parts: Parts, group: Group, match: PrefixMatch | None) -> None:
+    """Put the parts of the plug-ins into a view."""
+    view.parts = {}
+    for plugin, part in parts.items():
+        try:
+            own = plugin.prescore(view, part, group, match)
+        except RequestError:
+            raise
+        except Exception as error:  # noqa: BLE001
+            view.fault("plugin", plugin, error)
+            continue
+        if own is not None:
+            view.parts[plugin] = own
+
+
+def price(view: View, pricing: Pricing) -> dict[str, Floats]:
+    """Let the plug-ins replace `pricing.price`; return the seconds that they added, by name."""
+    added = dict[str, Floats]()
+    for plugin, part in tuple(view.parts.items()):
+        try:
+            found = plugin.price(view, part, pricing)
+        except Exception as error:  # noqa: BLE001
+            _leave_out(view, plugin, error)
+            continue
+        if found is not None:
+            pricing.price, seconds = found
+            term = plugin.term or f"{plugin.name}_s"
+            added[term] = added[term] + seconds if term in added else seconds
+    return added
+
+
+def score(view: View, terms: Terms) -> None:
+    """Let the plug-ins change the cost."""
+    for plugin, part in tuple(view.parts.items()):
+        try:
+            plugin.score(view, part, terms)
+        except Exception as error:  # noqa: BLE001
+            _leave_out(view, plugin, error)
+
+
+def select(view: View, at: int) -> Parts:
+    """Return the parts for the decision on the candidate at `at`.
+
+    Raises:
+        RequestError: a plug-in refuses the request.
+    """
+    parts = dict[Plugin, Part]()
+    for plugin, part in view.parts.items():
+        try:
+            own = plugin.select(view, part, at)
+        except RequestError:
+            raise
+        except Exception as error:  # noqa: BLE001
+            view.fault("plugin", plugin, error)
+            continue
+        if own is not None:
+            parts[plugin] = own
+    return parts
+
+
+def gather(decision: Decision, point: str) -> Sequence[Any]:
+    """Return what the plug-ins of a decision and its view add to what is sent or shown of it.
+
+    `point` is `headers`, `record`, `why` or `sentence`. A plug-in that fails adds nothing.
+    """
+    found = list[Any]()
+    shown = {} if decision.view is None or point == "headers" else decision.view.parts
+    for plugin in {**decision.parts, **shown}:
+        with suppress(Exception):  # what is shown fails no request
+            found.append(getattr(plugin, point)(decision))
+    return found
+
+
+def _leave_out(view: View, plugin: Plugin, error: Exception) -> None:
+    view.fault("plugin", plugin, error)
+    view.parts = {other: part for other, part in view.parts.items() if other is not plugin}

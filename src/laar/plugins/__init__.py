@@ -1,0 +1,21 @@
+"""laar's own plug-ins (`laar.core.plugin`): the features that the core does not know."""
+
+from __future__ import annotations
+
+from laar.core.plugin import Plugin
+from laar.plugins.adapters import Adapters
+from laar.plugins.companions import Companions
+from laar.plugins.comparison import Comparison
+from laar.plugins.pulls import Pulls
+from laar.plugins.retrying import Retrying
+from laar.plugins.stored import StoredObjects
+
+
+def own() -> list[Plugin]:
+    """Return new plug-ins, in the order in which they are asked.
+
+    What a request names comes first, since it may end there. Pulls reprice the prompt, so they
+    come before what only adds seconds. A companion's cost is made of all seconds, and replaces
+    them, so it comes after them. The comparison looks at the finished decision.
+    """
+    return [StoredObjects(), Retrying(), Pulls(), Adapters(), Companions(), Comparison()]
