@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from math import log2
+
 from laar.core.decision import Completion, Decision
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import key_of
 from laar.core.names import goes_by
 from laar.core.request import Request
-from laar.health import GOOD, Asked, Health, Kind, Reply, Stage
+from laar.health import GOOD, USELESS, Asked, Health, Kind, Reply, Stage
 from laar.health.requests import NOTHING
 from laar.prefix.blocks import Chain
+
+
+_SHORT = 10
+"""Binary logarithm of the longest prompt, in characters, that is never refused for its length."""
 
 
 class Attempts:
@@ -80,7 +86,7 @@ class Attempts:
             if reply.model and (spec is None or goes_by(reply.model, spec.models)):
                 reply.model = ""
             asked = NOTHING
-            refuses = reply.status >= 400 or bool(health.refused)
+            refuses = reply.status >= 400 or bool(health.refused) or reply.found in USELESS
             if refuses or reply.found is not None or reply.event:
                 asked = asked_of(decision, kinds=refuses)
             health.replied(flight.attempt, reply, now, read=read, excused=excused, asked=asked)
@@ -145,9 +151,16 @@ def traits(request: Request, chain: Chain | None) -> tuple[int, ...]:
 
 
 def kinds_of(request: Request) -> tuple[int, ...]:
-    """Return hashes of the request's kind, and of the broader kinds that it belongs to."""
-    whole = hash((request.model, *request.marks, request.body_bytes.bit_length()))
-    return whole, *map(hash, ("", request.model, *request.marks))
+    """Return hashes of the request's kind, and of the broader kinds that it belongs to.
+
+    Its kind is its form and its size; each of these alone, each value, and its tenant are broader.
+    """
+    marks = (request.api, f" {request.tenant}", *request.marks)
+    octaves = request.chars.bit_length()
+    sizes = (*range(min(_SHORT, octaves), octaves + 1), -int(4.0 * log2(request.chars + 1)))
+    form = (mark for mark in marks if " " not in mark)
+    whole = hash((request.model, *form, octaves))
+    return whole, *map(hash, ("", request.model, *marks, *sizes))
 
 
 def asked_of(decision: Decision, *, kinds: bool) -> Asked:

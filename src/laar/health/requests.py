@@ -14,6 +14,7 @@ All of this is empty, and costs nothing, while nothing is refused or answered ba
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from laar.health.recent import Habit, stands_out
@@ -23,21 +24,22 @@ if TYPE_CHECKING:
     from laar.health.endpoint import Endpoint
 
 _MOST_CLIENTS = 1024
-_MOST_KINDS = 64
+_MOST_KINDS = 1024
 _MOST_SLOTS = 8
 """Endpoints remembered for each client, whose requests seldom go to more."""
 _REMEMBERED_S = 60.0
 _NEARLY_ALL = 0.9
 """Share of refused requests above which an endpoint is assumed to refuse all of a broad kind."""
 _FADED = 0.3  # refusals that are too few to matter
+_BOTH = (False, True)
 
 
 class Asked(NamedTuple):
     """What a request has in common with others, as hashes.
 
     Args:
-        kinds: what an engine may refuse it for, all together (its model, API, tools, response
-            format and size), then the broader kinds: nothing, and each of these alone.
+        kinds: what an engine may refuse it for, all together (its model, form and size), then the
+            broader kinds: nothing, and each of its marks alone (`laar.core.attempts.kinds_of`).
         clients: its session, its tenant and the beginning of its prompt, as far as known; each is
             more specific than the next.
         prompt: hash of its prompt.
@@ -109,13 +111,21 @@ class _Refused(Habit):
 
     half_life_s = 20.0
 
+    def is_recent(self, now: float) -> bool:
+        """Return whether refusals still matter."""
+        self.fade(now)
+        return self.bad > _FADED
+
 
 class Refusals:
-    """The kinds of requests that some endpoint refuses (4xx), and how often each does so."""
+    """The kinds of requests that some endpoint refuses (4xx) or answers uselessly, and how often.
+
+    What was refused, and what was useless among the answers read, are counted apart.
+    """
 
     def __init__(self) -> None:
-        self.kinds: Latest[tuple[str, int], dict[Endpoint, Habit]] = Latest(_MOST_KINDS)
-        """By model and kind."""
+        self.kinds: Latest[tuple[str, int, bool], dict[Endpoint, Habit]] = Latest(_MOST_KINDS)
+        """By model, kind, and whether it is about answers that were read."""
         self._clients = Clients()
 
     def note(self, endpoint: Endpoint, asked: Asked, now: float, *, refused: bool) -> bool | None:
@@ -125,27 +135,36 @@ class Refusals:
             self._clients.good(endpoint.slot, asked, now)
         elif not (is_evidence := self._clients.flawed(endpoint.slot, asked, now)):
             return is_evidence
-        for kind in asked.kinds:
-            key = endpoint.model, kind
-            habits = self.kinds.get(key)
-            if refused and habits is None:
-                habits = self.kinds[key] = {}
-            if habits is not None:
-                habits.setdefault(endpoint, _Refused()).note(now, happened=refused)
+        self.count(endpoint, asked, now, happened=refused)
         return is_evidence
 
+    def count(
+        self, endpoint: Endpoint, asked: Asked, now: float, *, happened: bool, read: bool = False
+    ) -> None:
+        """Count a request, or an answer that was read, in each of its kinds."""
+        for kind in asked.kinds:
+            key = endpoint.model, kind, read
+            habits = self.kinds.get(key)
+            if happened:
+                habits = self.kinds[key] = habits or {}
+            if habits is not None:
+                habits.setdefault(endpoint, _Refused()).note(now, happened=happened)
+
     def refusing(self, models: Iterable[str], kinds: Sequence[int], now: float) -> set[int]:
-        """Return the slots of endpoints that refuse such requests, unlike their siblings."""
+        """Return the slots of endpoints that fail such requests, unlike their siblings."""
         found: set[int] = set()
-        for key in ((model, kind) for model in models for kind in kinds):
+        # Also look at the kind that failed least recently, so that all are dropped in time.
+        keys = list(islice(self.kinds, 1))
+        keys += [(model, kind, read) for model in models for kind in kinds for read in _BOTH]
+        for key in keys:
             if not (habits := self.kinds.get(key)):
                 continue
-            refusers = [(e, own) for e, own in habits.items() if own.bad > _FADED]
+            refusers = [(e, own) for e, own in habits.items() if own.is_recent(now)]
             for endpoint, own in refusers:
                 if key[1] != kinds[0] and own.bad < _NEARLY_ALL * own.total:
                     continue
                 others = [habit for other, habit in habits.items() if other is not endpoint]
-                if stands_out(own, others, now):
+                if key[1] in kinds and stands_out(own, others, now):
                     found.add(endpoint.slot)
             if not refusers:
                 del self.kinds[key]
