@@ -39,7 +39,7 @@ class Shared(Latest[K, V]):
 
     Args:
         most: maximum number of entries.
-        owner: returns the owner of a key and its value, which stays the same.
+        owner: returns the owner of a key and its value.
     """
 
     __slots__ = ("_counts", "_keys", "_owner")
@@ -53,8 +53,10 @@ class Shared(Latest[K, V]):
         """The owners with so many keys."""
 
     def __setitem__(self, key: K, value: V) -> None:
+        owner = self._owner(key, value)
+        if key in self and self._owner(key, self[key]) != owner:
+            del self[key]
         if key not in self:
-            owner = self._owner(key, value)
             keys = self._keys.setdefault(owner, OrderedDict())
             keys[key] = None
             self._count(owner, len(keys) - 1, len(keys))
@@ -93,8 +95,11 @@ class Shared(Latest[K, V]):
         return next(iter(self._keys[next(iter(self._counts[most]))]))
 
     def _count(self, owner: Hashable, before: int, now: int) -> None:
-        if before and not (left := self._counts[before]).pop(owner) and not left:
-            del self._counts[before]
+        if before:
+            owners = self._counts[before]
+            del owners[owner]
+            if not owners:
+                del self._counts[before]
         if now:
             self._counts[now][owner] = None
         else:

@@ -57,7 +57,8 @@ class Attempts:
             timed=timed,
             name="" if name in decision.settings.aliases else name,  # alias: the main model
         )
-        flight.read = health.wants_read(attempt, now)
+        kinds = kinds_of(decision.request) if health.refused else ()
+        flight.read = health.wants_read(attempt, now, kinds)
 
     def begin_helper(self, decision: Decision, slot: int, now: float) -> None:
         """Begin the attempt at a prefiller; if it is excluded, this is its trial."""
@@ -106,12 +107,12 @@ class Attempts:
 
     def _judge(self, decision: Decision, reply: Reply | None, now: float) -> Kind:
         """Judge the attempts that Envoy retried elsewhere; return why they failed."""
-        flight, health = decision.flight, self._health
+        flight, health, request = decision.flight, self._health, decision.request
         failed = [slot for slot, _ in flight.unjudged]
         if reply is not None:
             failed.append(flight.slot)
         chain = None if decision.view is None else decision.view.chain
-        kind = health.retried(traits(decision.request, chain), failed, reply, now)
+        kind = health.retried(traits(request, chain), failed, reply, now, request.tenant)
         for slot, attempt in flight.unjudged:
             health.passed_over(slot, now, attempt, kind)
         flight.unjudged.clear()
@@ -173,7 +174,7 @@ def asked_of(decision: Decision, *, kinds: bool) -> Asked:
         clients.append(hash(("tenant", request.tenant)))
     clients.append(chain.hashes[0] if chain is not None and len(chain) else hash(request.question))
     prompt = hash((request.question, request.chars, request.max_tokens))
-    return Asked(kinds_of(request) if kinds else (), tuple(clients), prompt)
+    return Asked(kinds_of(request) if kinds else (), tuple(clients), prompt, request.tenant)
 
 
 def expected_s(decision: Decision) -> float:

@@ -228,7 +228,8 @@ class Director(Chooser):
         """Record an object that the endpoint stores; clients may use it before the answer ends."""
         flight = decision.flight
         if flight.served or not decision.request.shadow:
-            self.stored.note(stored_id, flight.address, decision.request.session)
+            request = decision.request
+            self.stored.note(stored_id, flight.address, request.session, request.tenant)
 
     def settle(self, decision: Decision, end: Completion) -> None:
         """End a request; only the first call has an effect."""

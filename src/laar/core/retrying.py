@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from laar.accuracy.retry import parse_tried
 from laar.core.request import Request
-from laar.latest import Latest
+from laar.latest import Latest, Shared
 
 MAX_TENANTS = 1024
 """Maximum number of tenants remembered; clients without a tenant count as one. A tenant is
@@ -30,7 +30,7 @@ class Retrying:
     def __init__(self) -> None:
         self.seen: Latest[str, tuple[float, float]] = Latest(MAX_TENANTS)
         """By tenant, the wrong answers that were expected, and the prompts asked again."""
-        self._sent: Latest[tuple[str, int], str] = Latest(_MAX_SENT)
+        self._sent: Shared[tuple[str, int], str] = Shared(_MAX_SENT, lambda key, _: key[0])
         """The model that a prompt was last sent to, by tenant and hash."""
 
     def expected_of(self, tenant: str) -> bool:

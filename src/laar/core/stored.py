@@ -14,10 +14,18 @@ from typing import NamedTuple
 from laar.core.names import is_among
 from laar.core.request import Request
 from laar.errors import RequestError
-from laar.latest import Latest
+from laar.latest import Shared
 
 MAX_STORED = 65_536
-"""Maximum number of ids (about 20 MB); beyond that, the least recently used is forgotten."""
+"""Maximum number of ids (about 30 MB); beyond that, the tenant with most loses its least recent."""
+
+
+class At(NamedTuple):
+    """An object's address, session, and tenant."""
+
+    address: str
+    session: str
+    tenant: str = ""
 
 
 class Context(NamedTuple):
@@ -40,23 +48,23 @@ class StoredObjects:
     """Remembers, by id, the endpoint that stores each object, and the object's session."""
 
     def __init__(self) -> None:
-        self._kept: Latest[str, tuple[str, str]] = Latest(MAX_STORED)
-        self.on_note: Callable[[str, str, str], None] = lambda _id, _address, _session: None
+        self._kept: Shared[str, At] = Shared(MAX_STORED, lambda _id, at: at.tenant)
+        self.on_note: Callable[[str, str, str, str], None] = lambda *_noted: None
         """Called with the arguments of each `note` that reports something new."""
 
-    def note(self, object_id: str, address: str, session: str) -> None:
+    def note(self, object_id: str, address: str, session: str, tenant: str = "") -> None:
         """Record an object that an endpoint stores; call `on_note` unless it is known."""
         known = self._kept.get(object_id)
-        self.heard(object_id, address, session)
+        self.heard(object_id, address, session, tenant)
         if self._kept[object_id] != known:
-            self.on_note(object_id, address, session)
+            self.on_note(object_id, address, session, tenant)
 
-    def heard(self, object_id: str, address: str, session: str) -> None:
+    def heard(self, object_id: str, address: str, session: str, tenant: str = "") -> None:
         """Record an object that another picker saw."""
-        self._kept[object_id] = address, session or object_id
+        self._kept[object_id] = At(address, session or object_id, tenant)
 
-    def latest(self, most: int) -> list[tuple[str, str, str]]:
-        """Return the most recently used ids, oldest first, each with its address and session."""
+    def latest(self, most: int) -> list[tuple[str, str, str, str]]:
+        """Return the most recently used ids, oldest first, each with the fields of `At`."""
         return [(object_id, *kept) for object_id, kept in list(self._kept.items())[-most:]]
 
     def subset(self, request: Request) -> frozenset[str] | None:
@@ -73,7 +81,7 @@ class StoredObjects:
         if known is None:
             return request.subset
         self._kept.move_to_end(known)
-        address, session = self._kept[known]
+        address, session, _ = self._kept[known]
         if known == request.response_id:
             request.session = request.session or session
         allowed = request.subset

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
 from laar.health.breaker import OTHERS_TRIAL_S, HealthSettings, Rules, State, Word
@@ -110,14 +110,18 @@ class Health:
             self.records.version += 1
         return attempt
 
-    def wants_read(self, attempt: Attempt, now: float) -> bool:
-        """Return whether to read the answer to an attempt; the caller is assumed to do so."""
+    def wants_read(self, attempt: Attempt, now: float, kinds: Iterable[int] = ()) -> bool:
+        """Return whether to read the answer to an attempt; the caller is assumed to do so.
+
+        `kinds` are those of the request, if any kind is `refused`.
+        """
         endpoint = attempt.endpoint
         if self.reads and (
             endpoint.to_read
             or now - endpoint.read_at >= _READ_EVERY_S
             or endpoint.breaker.state is not State.CLOSED
             or (attempt.name in endpoint.in_a_row and attempt.name != endpoint.model)
+            or (kinds and self.records.refusals.doubts(endpoint.model, kinds))
             or (
                 now <= endpoint.family.contested_until  # until siblings can be compared with it
                 and not (endpoint.useless.is_evidence(now) and endpoint.cut.is_evidence(now))
@@ -220,7 +224,12 @@ class Health:
     # -- attempts that Envoy retried elsewhere -------------------------------------------------
 
     def retried(
-        self, traits: Collection[int], failed: Collection[int], reply: Reply | None, now: float
+        self,
+        traits: Collection[int],
+        failed: Collection[int],
+        reply: Reply | None,
+        now: float,
+        tenant: str = "",
     ) -> Kind:
         """Record a request's end; return why its attempts before the last probably failed.
 
@@ -231,6 +240,7 @@ class Health:
             failed: slots of all attempts, including the last one.
             reply: reply to the last attempt; None if there was none.
             now: the current time.
+            tenant: tenant of the request.
         """
         verdict = None if reply is None else judge(reply)
         blame = self.records.blame
@@ -249,7 +259,7 @@ class Health:
             if endpoint is not None and endpoint.is_proved(now)
         ]
         if proved:
-            blame.bad(traits, proved, now)
+            blame.bad(traits, proved, now, tenant)
         if len(known) > 1 or blame.is_culprit(traits, now):
             return Kind.REQUEST
         return Kind.RETRIED

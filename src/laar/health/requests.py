@@ -18,7 +18,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from laar.health.recent import Habit, stands_out
-from laar.latest import Latest
+from laar.latest import Latest, Shared
 
 if TYPE_CHECKING:
     from laar.health.endpoint import Endpoint
@@ -43,11 +43,13 @@ class Asked(NamedTuple):
         clients: its session, its tenant and the beginning of its prompt, as far as known; each is
             more specific than the next.
         prompt: hash of its prompt.
+        tenant: its tenant.
     """
 
     kinds: tuple[int, ...] = ()
     clients: tuple[int, ...] = ()
     prompt: int = 0
+    tenant: str = ""
 
 
 NOTHING = Asked()
@@ -56,9 +58,10 @@ NOTHING = Asked()
 class _Client:
     """Numbers of good and of flawed answers to one client, by slot."""
 
-    __slots__ = ("at", "counts")
+    __slots__ = ("at", "counts", "tenant")
 
-    def __init__(self) -> None:
+    def __init__(self, tenant: str) -> None:
+        self.tenant = tenant
         self.at = float("-inf")
         self.counts: Latest[int, list[int]] = Latest(_MOST_SLOTS)
 
@@ -72,7 +75,7 @@ class Clients:
     """The clients that got a flawed answer recently, and how endpoints answer them."""
 
     def __init__(self) -> None:
-        self.known: Latest[int, _Client] = Latest(_MOST_CLIENTS)
+        self.known: Shared[int, _Client] = Shared(_MOST_CLIENTS, lambda _, of: of.tenant)
 
     def good(self, slot: int, asked: Asked, now: float) -> None:
         """Record a good answer, if its client got a flawed one recently."""
@@ -92,7 +95,7 @@ class Clients:
         for key in asked.clients:
             client = self.known.get(key)
             if client is None or now - client.at > _REMEMBERED_S:
-                client = _Client()
+                client = _Client(asked.tenant)
             elif not is_known:
                 is_known = True
                 for at, (good, flawed) in client.counts.items():
@@ -124,7 +127,7 @@ class Refusals:
     """
 
     def __init__(self) -> None:
-        self.kinds: Latest[tuple[str, int, bool], dict[Endpoint, Habit]] = Latest(_MOST_KINDS)
+        self.kinds: Latest[tuple[str, int, bool], dict[Endpoint, _Refused]] = Latest(_MOST_KINDS)
         """By model, kind, and whether it is about answers that were read."""
         self._clients = Clients()
 
@@ -169,6 +172,15 @@ class Refusals:
             if not refusers:
                 del self.kinds[key]
         return found
+
+    def doubts(self, model: str, kinds: Iterable[int]) -> bool:
+        """Return whether the answers to such requests should be read: some endpoint fails them."""
+        found = (self.kinds.get((model, kind, True), {}) for kind in kinds)
+        return any(
+            own.bad > _FADED and own.bad >= _NEARLY_ALL * own.total
+            for habits in found
+            for own in habits.values()
+        )
 
     def drop(self, endpoint: Endpoint) -> None:
         """Forget an endpoint that was removed."""

@@ -132,6 +132,7 @@ class StoredAt(_Record, tag="a"):
     object_id: Text
     address: Text
     session: Text
+    tenant: Text = ""
 
 
 class Turn(_Record, tag="t"):

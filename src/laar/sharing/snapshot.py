@@ -53,6 +53,13 @@ class _Use(Struct, array_like=True):
     age_s: Amount | list[int] = 0.0
 
 
+class _Stored(NamedTuple):
+    object_id: Text
+    address: Text
+    session: Text
+    tenant: Text = ""
+
+
 class _Sizes(NamedTuple):
     """Cache sizes by address, as in `PrefixBeliefs`."""
 
@@ -200,8 +207,8 @@ def restore(sharing: Sharing, document: dict[str, Any], now: float) -> int:
                 beliefs.restore(slot, shown)
         beliefs.evictions.restore(each("evictions", tuple[Amount, Amount, Amount]), then)
         beliefs.lengths.restore(document.get("lengths"))
-    for object_id, address, session in each("stored", tuple[Text, Text, Text], MAX_STORED):
-        director.stored.heard(object_id, address, session)
+    for stored in each("stored", _Stored, MAX_STORED):
+        director.stored.heard(*stored)
     director.engines.restore(document.get("engines"), now)
     for tenant, wrong, again in each("retrying", tuple[Text, Amount, Amount]):
         director.retrying.seen[tenant] = wrong, again
