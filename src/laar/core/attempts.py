@@ -56,6 +56,7 @@ class Attempts:
             trial=decision.trial and timed,
             timed=timed,
             name="" if name in decision.settings.aliases else name,  # alias: the main model
+            tenant=decision.request.tenant,
         )
         kinds = kinds_of(decision.request) if health.refused else ()
         flight.read = health.wants_read(attempt, now, kinds)

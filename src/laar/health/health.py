@@ -28,7 +28,7 @@ from laar.health.outcomes import Outcomes
 from laar.health.questions import Questions
 from laar.health.records import Records
 from laar.health.requests import NOTHING, Asked
-from laar.health.silence import find_hang, silence_s
+from laar.health.silence import find_hang, is_clients, silence_s
 from laar.health.standing import Standing
 
 _LOOK_S = 0.25
@@ -94,13 +94,16 @@ class Health:
         trial: bool = False,
         timed: bool = True,
         name: str = "",
+        tenant: str = "",
     ) -> Attempt:
         """Begin an attempt: a request for `name` (empty means `model`) is being sent to a slot."""
         endpoint = self._endpoints.get(slot)
         if endpoint is None or endpoint.model != model:
             endpoint = self.records.of(slot, model, now)
         ahead, name = len(endpoint.attempts), name or model
-        attempt = Attempt(endpoint, stream, now, predicted_s, tokens, rtt_s, ahead, timed, name)
+        attempt = Attempt(
+            endpoint, stream, now, predicted_s, tokens, rtt_s, ahead, timed, name, tenant
+        )
         endpoint.attempts[attempt] = None
         if trial:
             endpoint.breaker.begin_trial(attempt)
@@ -208,7 +211,11 @@ class Health:
             elif cause == "error":  # the gateway's own: nobody knows whether it was asked
                 self.questions.suspect(attempt.endpoint, Kind.HANG, now, excused=True)
                 self.records.mark(attempt.endpoint)
-            elif not attempt.overdue and silence_s(attempt, now):
+            elif (
+                not attempt.overdue
+                and (silent_s := silence_s(attempt, now))
+                and not is_clients(self.records, attempt, silent_s, now)
+            ):
                 self._outcomes.failed(attempt.endpoint, attempt, Kind.HANG, now)
         self.gone(attempt, now)
 
