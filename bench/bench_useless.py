@@ -43,7 +43,7 @@ from laar.protocol.events import (
     ResponseHeaders,
     Shape,
 )
-from laar.protocol.headers import media_type
+from laar.protocol.headers import FAIRNESS, media_type
 from laar.protocol.stream import Stream
 from laar.server.extproc.processor import ExternalProcessor
 from laar.server.picker import Picker
@@ -79,6 +79,8 @@ class Question:
     system: str = ""
     path: str = "/v1/chat/completions"
     session: str = ""
+    tenant: str = ""
+    options: tuple[tuple[str, Any], ...] = ()
     probe: bool = False
 
     @property
@@ -95,7 +97,7 @@ class Question:
             document["tools"] = [{"type": "function", "function": {"name": "look_up"}}]
         if self.response_format:
             document["response_format"] = {"type": "json_object"}
-        return orjson.dumps(document)
+        return orjson.dumps({**document, **dict(self.options)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -553,6 +555,8 @@ class Fleet:
         headers = {":path": question.path, ":method": "POST", "content-type": JSON}
         if question.session:
             headers["x-laar-session"] = question.session
+        if question.tenant:
+            headers[FAIRNESS] = question.tenant
         if self._shape is Shape.NATIVE:  # laar's own Envoys keep the headers
             actions = stream.receive(
                 RequestHeaders(headers, False, self._shape, attempts=1, body=body), self.now
@@ -601,8 +605,8 @@ class Fleet:
         """Count the endpoints that get no requests, or none of some kind."""
         health, table = self.picker.health, self.picker.table
         refusals = health.records.refusals
-        kinds = [kind for _, kind in refusals.kinds]
-        refusing = set[int]().union(*(refusals.refusing(("m",), (k,), self.now) for k in kinds))
+        kinds = {kind for _, kind, _ in refusals.kinds}
+        refusing = refusals.refusing(("m",), (0, *kinds), self.now)
         for spec in self._specs:
             slot = table.slot(spec.address)
             self.looks += 1

@@ -93,6 +93,19 @@ class Oracle:
             if hash_ in self.slots[slot] and not self.slots[slot][hash_][1].proof:
                 del self.slots[slot][hash_]
 
+    def restore(self, slot: int, before: dict[int, tuple[int, Entry]]) -> None:
+        """Restore what an entry evicted, the latest used first, as far as all of it fits."""
+        gone = [before[hash_] for hash_ in before.keys() - self.slots[slot].keys()]
+        for used in sorted({entry.used for _, entry in gone}, reverse=True):
+            of = {h: block for h, block in before.items() if block[1].used == used}
+            of = {h: block for h, block in of.items() if h not in self.slots[slot]}
+            missing = sum(ENDS[place + 1] - ENDS[place] for place, _ in of.values())
+            if not all(entry.proof for _, entry in of.values()):
+                continue
+            if self.held_bytes(slot) + missing > self.capacity[slot]:
+                break
+            self.slots[slot] |= of
+
     def weigh(self, slot: int, chain: Chain, proven: int, proof: int, *, miss: bool) -> None:
         before = self.missed.get(slot)
         if not miss:
@@ -148,12 +161,14 @@ def test_the_index_agrees_with_a_brute_force_cache_of_each_endpoint(
     index, oracle = PrefixIndex(SLOTS), Oracle([2_000_000] * SLOTS)
     open_: list[tuple[int, Receipt, int, int]] = []
     stamps: dict[int, int] = {}
+    entered: dict[int, tuple[dict[int, tuple[int, Entry]], dict[int, tuple[int, Entry]]]] = {}
     for action, number, argument in steps:
         if action == "insert":
             chain = blocks_of(argument)  # type: ignore[arg-type]
             receipt = index.insert(number, chain)
-            sent = oracle.clock + 1
+            sent, before = oracle.clock + 1, dict(oracle.slots[number])
             proven, proof = oracle.claim(number, chain, settled=False)
+            entered[id(receipt)] = before, dict(oracle.slots[number])
             assert receipt.proven == proven
             open_.append((number, receipt, proven, proof))
             stamps[id(receipt)] = sent
@@ -164,7 +179,11 @@ def test_the_index_agrees_with_a_brute_force_cache_of_each_endpoint(
             if action == "retract":
                 index.retract(receipt)
                 others = [entry[1].chain for entry in open_ if entry[0] == slot]
+                before, after = entered[id(receipt)]
+                is_latest = after == oracle.slots[slot]
                 oracle.retract(slot, receipt.chain, others)
+                if is_latest:
+                    oracle.restore(slot, before)
             else:
                 fraction: float | None = argument  # type: ignore[assignment]
                 index.settle(receipt, fraction)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from math import log2
+
 from laar.core.decision import Completion, Decision
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import key_of
 from laar.core.names import goes_by
 from laar.core.request import Request
-from laar.health import GOOD, Asked, Health, Kind, Reply, Stage
+from laar.health import GOOD, USELESS, Asked, Health, Kind, Reply, Stage
 from laar.health.requests import NOTHING
 from laar.prefix.blocks import Chain
+
+_SHORT = 10
+"""Binary logarithm of the longest prompt, in characters, that is never refused for its length."""
 
 
 class Attempts:
@@ -50,8 +55,10 @@ class Attempts:
             trial=decision.trial and timed,
             timed=timed,
             name="" if name in decision.settings.aliases else name,  # alias: the main model
+            tenant=decision.request.tenant,
         )
-        flight.read = health.wants_read(attempt, now)
+        kinds = kinds_of(decision.request) if health.refused else ()
+        flight.read = health.wants_read(attempt, now, kinds)
 
     def begin_helper(self, decision: Decision, slot: int, now: float) -> None:
         """Begin the attempt at a prefiller; if it is excluded, this is its trial."""
@@ -80,7 +87,7 @@ class Attempts:
             if reply.model and (spec is None or goes_by(reply.model, spec.models)):
                 reply.model = ""
             asked = NOTHING
-            refuses = reply.status >= 400 or bool(health.refused)
+            refuses = reply.status >= 400 or bool(health.refused) or reply.found in USELESS
             if refuses or reply.found is not None or reply.event:
                 asked = asked_of(decision, kinds=refuses)
             health.replied(flight.attempt, reply, now, read=read, excused=excused, asked=asked)
@@ -100,12 +107,12 @@ class Attempts:
 
     def _judge(self, decision: Decision, reply: Reply | None, now: float) -> Kind:
         """Judge the attempts that Envoy retried elsewhere; return why they failed."""
-        flight, health = decision.flight, self._health
+        flight, health, request = decision.flight, self._health, decision.request
         failed = [slot for slot, _ in flight.unjudged]
         if reply is not None:
             failed.append(flight.slot)
         chain = None if decision.view is None else decision.view.chain
-        kind = health.retried(traits(decision.request, chain), failed, reply, now)
+        kind = health.retried(traits(request, chain), failed, reply, now, request.tenant)
         for slot, attempt in flight.unjudged:
             health.passed_over(slot, now, attempt, kind)
         flight.unjudged.clear()
@@ -145,9 +152,16 @@ def traits(request: Request, chain: Chain | None) -> tuple[int, ...]:
 
 
 def kinds_of(request: Request) -> tuple[int, ...]:
-    """Return hashes of the request's kind, and of the broader kinds that it belongs to."""
-    whole = hash((request.model, *request.marks, request.body_bytes.bit_length()))
-    return whole, *map(hash, ("", request.model, *request.marks))
+    """Return hashes of the request's kind, and of the broader kinds that it belongs to.
+
+    Its kind is its form and its size; each of these alone, each value, and its tenant are broader.
+    """
+    marks = (request.api, f" {request.tenant}", *request.marks)
+    octaves = request.chars.bit_length()
+    sizes = (*range(min(_SHORT, octaves), octaves + 1), -int(4.0 * log2(request.chars + 1)))
+    form = (mark for mark in marks if " " not in mark)
+    whole = hash((request.model, *form, octaves))
+    return whole, *map(hash, ("", request.model, *marks, *sizes))
 
 
 def asked_of(decision: Decision, *, kinds: bool) -> Asked:
@@ -160,7 +174,7 @@ def asked_of(decision: Decision, *, kinds: bool) -> Asked:
         clients.append(hash(("tenant", request.tenant)))
     clients.append(chain.hashes[0] if chain is not None and len(chain) else hash(request.question))
     prompt = hash((request.question, request.chars, request.max_tokens))
-    return Asked(kinds_of(request) if kinds else (), tuple(clients), prompt)
+    return Asked(kinds_of(request) if kinds else (), tuple(clients), prompt, request.tenant)
 
 
 def expected_s(decision: Decision) -> float:

@@ -24,7 +24,7 @@ import numpy as np
 
 from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.request import Api, Request
-from laar.latest import Latest
+from laar.latest import Shared
 from laar.prefix.blocks import Chain
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class _Refusal(NamedTuple):
     least_tokens: float
     slots: frozenset[int]
     until: float
+    tenant: str
 
 
 class Needs:
@@ -80,7 +81,7 @@ class Needs:
 
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
-        self.refusals: Latest[int, _Refusal] = Latest(_MAX_REFUSALS)
+        self.refusals: Shared[int, _Refusal] = Shared(_MAX_REFUSALS, lambda _, of: of.tenant)
         """The refusals by conversation; while there are none, only windows in the table matter."""
         self._stated: dict[int, tuple[float, float]] = {}  # windows by slot, and until when
 
@@ -140,7 +141,8 @@ class Needs:
         least_tokens, slots = 0.0 if window == math.inf else window + 1 - answer, frozenset((slot,))
         if (known := self._refusal_of(request, view.chain, answer, now)) is not None:
             least_tokens, slots = max(least_tokens, known.least_tokens), slots | known.slots
-        refusal = _Refusal(request.chars, answer, least_tokens, slots, now + KEPT_S)
+        until = now + KEPT_S
+        refusal = _Refusal(request.chars, answer, least_tokens, slots, until, request.tenant)
         for key in _keys(request, view.chain, 1):
             self.refusals[key] = refusal
 

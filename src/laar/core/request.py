@@ -8,7 +8,7 @@ are no longer needed, and the record of the decision drops the rest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -82,7 +82,7 @@ class Request:
         spans: the prompt's text in the order in which the engine sees it: role markers, tools,
             texts, digests of images. Prefixes are hashed over these.
         question: text of the last user message, from which language and task are detected.
-        marks: features of the body: its API, tools, a response format.
+        marks: what else an engine may refuse it for: its body's members (`laar.protocol.marks`).
         chars: characters in all spans.
         tokens: length of a prompt that was sent as token ids; 0 if it must be estimated.
         longest_share: share of the prompt in its longest text; below 1 for a batch of texts, each
@@ -138,7 +138,7 @@ class Request:
     encodes: bool = False
     spans: tuple[str, ...] = ()
     question: str = ""
-    marks: tuple[str, ...] = ()
+    marks: Iterable[str] = ()
     chars: int = 0
     tokens: int = 0
     longest_share: float = 1.0

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -36,7 +36,7 @@ import numpy as np
 
 from laar.core.endpoints import EndpointTable, Floats
 from laar.core.interfaces import View
-from laar.latest import Latest
+from laar.latest import Latest, Shared
 from laar.prefix.blocks import Chain
 from laar.prefix.index import Cut, PrefixIndex
 
@@ -75,7 +75,7 @@ _SURE = _AGES_S.index(_SURE_S)
 """The last class of such pauses."""
 
 _MAX_PLACES = 65_536
-"""Maximum number of places (about 25 MB); beyond that, the least recently used is forgotten."""
+"""Maximum number of places (about 30 MB); beyond that, the tenant with most loses its oldest."""
 
 _MAX_EVICTED = 65_536
 """Maximum number of evicted prompts remembered, 8 MB: for an hour at 18 a second."""
@@ -157,7 +157,7 @@ class Sessions:
     def __init__(self, table: EndpointTable, index: PrefixIndex) -> None:
         self._table = table
         self.index = index
-        self._places: OrderedDict[str, Place] = OrderedDict()
+        self._places: Shared[str, Place] = Shared(_MAX_PLACES + 1, _tenant)
         self._ends: dict[tuple[int, int], Place] = {}
         """The places whose contexts the index has complete, by slot and last hash of the prompt."""
         self._named: dict[str, str] = {}
@@ -174,9 +174,10 @@ class Sessions:
         """By tenant, how many new names came, and how many with a known context."""
         self._keeping_s: list[float] = []
         self._learned_at = -math.inf
-        self._gone: tuple[Latest[str, Place], ...] = Latest(_MAX_GONE), Latest(_MAX_GONE)
+        gone = (Shared[str, Place](_MAX_GONE, _tenant) for _ in range(2))
+        self._gone: tuple[Shared[str, Place], ...] = tuple(gone)
         """Sessions without a place: those that never returned to theirs, then the others."""
-        self._several: Latest[str, bool] = Latest(_MAX_GONE)
+        self._several: Shared[str, bool] = Shared(_MAX_GONE, _tenant)
         """The keys of names under which contexts that others replaced were continued."""
         self._evicted: Latest[int, int] = Latest(_MAX_EVICTED)
         """The last hashes of evicted prompts, by the hash at which another has repeated most."""
@@ -288,7 +289,7 @@ class Sessions:
         self._busy[slot].add(place)
         self._leave()
         if len(self._places) > _MAX_PLACES:
-            self._forget(next(iter(self._places.values())))
+            self._forget(self._places[self._places.next_out])
         return place
 
     def count(self, session: str, key: str, chain: Chain) -> str:
@@ -538,7 +539,7 @@ def _name(key: str) -> str:
     return "" if name.startswith(_BY_PROMPT) else name
 
 
-def _tenant(key: str) -> str:
+def _tenant(key: str, _of: object = None) -> str:
     return key.partition("\0")[0]
 
 

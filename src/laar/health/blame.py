@@ -15,11 +15,11 @@ from collections.abc import Collection, Iterable
 from itertools import islice
 
 from laar.health.recent import Recent
-from laar.latest import Latest
+from laar.latest import Shared
 
 _MOST = 1024
-"""Maximum number of traits remembered; the one that failed least recently is dropped first. A
-tenant who varies the prompt creates traits with each failure, but the tenant's own trait stays."""
+"""Maximum number of traits remembered; of the tenant with most, the one that failed least recently
+is dropped. A tenant who varies the prompt creates traits with each failure."""
 _LEAST = 2.5
 """Failures that make a trait a culprit: three, slightly faded."""
 _CULPRIT = 1 / 3
@@ -31,9 +31,10 @@ _FADED = 0.05  # failures that no longer matter, as one failure does after two m
 class _Record(Recent):
     """The outcomes of the requests with a trait, and the endpoint where the first failed."""
 
-    def __init__(self, slot: int) -> None:
+    def __init__(self, slot: int, tenant: str) -> None:
         super().__init__()
         self.slot = slot
+        self.tenant = tenant
         self.several = False
 
 
@@ -41,7 +42,7 @@ class Blame:
     """The records of traits; empty, and without cost, while no request fails everywhere."""
 
     def __init__(self) -> None:
-        self.records: Latest[int, _Record] = Latest(_MOST)
+        self.records: Shared[int, _Record] = Shared(_MOST, lambda _, of: of.tenant)
         """Records by trait."""
 
     def good(self, traits: Collection[int], now: float, count: float = 1.0) -> None:
@@ -53,10 +54,12 @@ class Blame:
                 if record.good > 4.0 * record.bad or record.bad < _FADED:
                     del self.records[trait]
 
-    def bad(self, traits: Iterable[int], slots: Collection[int], now: float) -> None:
+    def bad(
+        self, traits: Iterable[int], slots: Collection[int], now: float, tenant: str = ""
+    ) -> None:
         """Record that a request failed at these endpoints, which are all known to be healthy."""
         for trait in traits:
-            record = self.records.get(trait) or _Record(next(iter(slots)))
+            record = self.records.get(trait) or _Record(next(iter(slots)), tenant)
             self.records[trait] = record
             record.several = record.several or any(slot != record.slot for slot in slots)
             record.add(now, bad=1.0)

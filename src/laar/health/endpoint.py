@@ -72,6 +72,7 @@ class Attempt:
         ahead: requests in flight at its endpoint when it was sent.
         timed: whether it is known when the endpoint received the request.
         name: the model name that the endpoint received.
+        tenant: the tenant of its request.
         read: the body of its answer is read.
         stage: how far it has progressed.
         progress_at: when more of its answer last arrived.
@@ -92,6 +93,7 @@ class Attempt:
     ahead: int = 0
     timed: bool = True
     name: str = ""
+    tenant: str = ""
     read: bool = False
     stage: Stage = Stage.SENT
     progress_at: float = 0.0

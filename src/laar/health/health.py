@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
 from laar.health.breaker import OTHERS_TRIAL_S, HealthSettings, Rules, State, Word
@@ -28,7 +28,7 @@ from laar.health.outcomes import Outcomes
 from laar.health.questions import Questions
 from laar.health.records import Records
 from laar.health.requests import NOTHING, Asked
-from laar.health.silence import find_hang, silence_s
+from laar.health.silence import find_hang, is_clients, silence_s
 from laar.health.standing import Standing
 
 _LOOK_S = 0.25
@@ -94,13 +94,16 @@ class Health:
         trial: bool = False,
         timed: bool = True,
         name: str = "",
+        tenant: str = "",
     ) -> Attempt:
         """Begin an attempt: a request for `name` (empty means `model`) is being sent to a slot."""
         endpoint = self._endpoints.get(slot)
         if endpoint is None or endpoint.model != model:
             endpoint = self.records.of(slot, model, now)
         ahead, name = len(endpoint.attempts), name or model
-        attempt = Attempt(endpoint, stream, now, predicted_s, tokens, rtt_s, ahead, timed, name)
+        attempt = Attempt(
+            endpoint, stream, now, predicted_s, tokens, rtt_s, ahead, timed, name, tenant
+        )
         endpoint.attempts[attempt] = None
         if trial:
             endpoint.breaker.begin_trial(attempt)
@@ -110,14 +113,18 @@ class Health:
             self.records.version += 1
         return attempt
 
-    def wants_read(self, attempt: Attempt, now: float) -> bool:
-        """Return whether to read the answer to an attempt; the caller is assumed to do so."""
+    def wants_read(self, attempt: Attempt, now: float, kinds: Iterable[int] = ()) -> bool:
+        """Return whether to read the answer to an attempt; the caller is assumed to do so.
+
+        `kinds` are those of the request, if any kind is `refused`.
+        """
         endpoint = attempt.endpoint
         if self.reads and (
             endpoint.to_read
             or now - endpoint.read_at >= _READ_EVERY_S
             or endpoint.breaker.state is not State.CLOSED
             or (attempt.name in endpoint.in_a_row and attempt.name != endpoint.model)
+            or (kinds and self.records.refusals.doubts(endpoint.model, kinds))
             or (
                 now <= endpoint.family.contested_until  # until siblings can be compared with it
                 and not (endpoint.useless.is_evidence(now) and endpoint.cut.is_evidence(now))
@@ -204,7 +211,11 @@ class Health:
             elif cause == "error":  # the gateway's own: nobody knows whether it was asked
                 self.questions.suspect(attempt.endpoint, Kind.HANG, now, excused=True)
                 self.records.mark(attempt.endpoint)
-            elif not attempt.overdue and silence_s(attempt, now):
+            elif (
+                not attempt.overdue
+                and (silent_s := silence_s(attempt, now))
+                and not is_clients(self.records, attempt, silent_s, now)
+            ):
                 self._outcomes.failed(attempt.endpoint, attempt, Kind.HANG, now)
         self.gone(attempt, now)
 
@@ -220,7 +231,12 @@ class Health:
     # -- attempts that Envoy retried elsewhere -------------------------------------------------
 
     def retried(
-        self, traits: Collection[int], failed: Collection[int], reply: Reply | None, now: float
+        self,
+        traits: Collection[int],
+        failed: Collection[int],
+        reply: Reply | None,
+        now: float,
+        tenant: str = "",
     ) -> Kind:
         """Record a request's end; return why its attempts before the last probably failed.
 
@@ -231,6 +247,7 @@ class Health:
             failed: slots of all attempts, including the last one.
             reply: reply to the last attempt; None if there was none.
             now: the current time.
+            tenant: tenant of the request.
         """
         verdict = None if reply is None else judge(reply)
         blame = self.records.blame
@@ -249,7 +266,7 @@ class Health:
             if endpoint is not None and endpoint.is_proved(now)
         ]
         if proved:
-            blame.bad(traits, proved, now)
+            blame.bad(traits, proved, now, tenant)
         if len(known) > 1 or blame.is_culprit(traits, now):
             return Kind.REQUEST
         return Kind.RETRIED

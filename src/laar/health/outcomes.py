@@ -133,6 +133,7 @@ class Outcomes:
         if seems is None:
             endpoint.dull.note(now, happened=False)
             self._records.dull_clients.good(endpoint.slot, asked, now)
+            self._records.refusals.count(endpoint, asked, now, happened=False, read=True)
         self._records.clients.good(endpoint.slot, asked, now)
         endpoint.to_read = max(0, endpoint.to_read - 1)
         endpoint.doubted = endpoint.doubted and endpoint.to_read > 0
@@ -169,6 +170,7 @@ class Outcomes:
         counts = clients.flawed(endpoint.slot, asked, now)
         if counts:
             habit.note(now, happened=True)
+            records.refusals.count(endpoint, asked, now, happened=True, read=True)
         elif not is_dull or self._questions.agrees(endpoint, now) is False:
             self._hear_siblings(endpoint, counts, now)
         if is_dull and not counts:

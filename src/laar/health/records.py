@@ -9,6 +9,9 @@ from laar.health.breaker import SLOW_START_S, Rules, Word
 from laar.health.endpoint import Endpoint, Family
 from laar.health.kinds import GOOD, Kind, Reply, judge
 from laar.health.requests import Clients, Refusals
+from laar.latest import Latest
+
+_MAX_TENANTS = 1024
 
 
 class Records:
@@ -24,6 +27,7 @@ class Records:
         clients: the clients that get useless answers.
         dull_clients: the clients that get short or repeated answers.
         refusals: the kinds of requests that an endpoint refuses.
+        silences: by tenant, when endpoints were last silent to it, by slot.
         on_word: called with a slot and each message about it, to be sent to the other pickers.
     """
 
@@ -36,6 +40,7 @@ class Records:
         self.blame = Blame()
         self.clients, self.dull_clients = Clients(), Clients()
         self.refusals = Refusals()
+        self.silences: Latest[str, dict[int, float]] = Latest(_MAX_TENANTS)
         self.on_word: Callable[[int, Word], object] = lambda _slot, _word: None
         self._began_at: float | None = None
 

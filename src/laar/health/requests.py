@@ -14,38 +14,42 @@ All of this is empty, and costs nothing, while nothing is refused or answered ba
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from laar.health.recent import Habit, stands_out
-from laar.latest import Latest
+from laar.latest import Latest, Shared
 
 if TYPE_CHECKING:
     from laar.health.endpoint import Endpoint
 
 _MOST_CLIENTS = 1024
-_MOST_KINDS = 64
+_MOST_KINDS = 1024
 _MOST_SLOTS = 8
 """Endpoints remembered for each client, whose requests seldom go to more."""
 _REMEMBERED_S = 60.0
 _NEARLY_ALL = 0.9
 """Share of refused requests above which an endpoint is assumed to refuse all of a broad kind."""
 _FADED = 0.3  # refusals that are too few to matter
+_BOTH = (False, True)
 
 
 class Asked(NamedTuple):
     """What a request has in common with others, as hashes.
 
     Args:
-        kinds: what an engine may refuse it for, all together (its model, API, tools, response
-            format and size), then the broader kinds: nothing, and each of these alone.
+        kinds: what an engine may refuse it for, all together (its model, form and size), then the
+            broader kinds: nothing, and each of its marks alone (`laar.core.attempts.kinds_of`).
         clients: its session, its tenant and the beginning of its prompt, as far as known; each is
             more specific than the next.
         prompt: hash of its prompt.
+        tenant: its tenant.
     """
 
     kinds: tuple[int, ...] = ()
     clients: tuple[int, ...] = ()
     prompt: int = 0
+    tenant: str = ""
 
 
 NOTHING = Asked()
@@ -54,9 +58,10 @@ NOTHING = Asked()
 class _Client:
     """Numbers of good and of flawed answers to one client, by slot."""
 
-    __slots__ = ("at", "counts")
+    __slots__ = ("at", "counts", "tenant")
 
-    def __init__(self) -> None:
+    def __init__(self, tenant: str) -> None:
+        self.tenant = tenant
         self.at = float("-inf")
         self.counts: Latest[int, list[int]] = Latest(_MOST_SLOTS)
 
@@ -70,7 +75,7 @@ class Clients:
     """The clients that got a flawed answer recently, and how endpoints answer them."""
 
     def __init__(self) -> None:
-        self.known: Latest[int, _Client] = Latest(_MOST_CLIENTS)
+        self.known: Shared[int, _Client] = Shared(_MOST_CLIENTS, lambda _, of: of.tenant)
 
     def good(self, slot: int, asked: Asked, now: float) -> None:
         """Record a good answer, if its client got a flawed one recently."""
@@ -90,7 +95,7 @@ class Clients:
         for key in asked.clients:
             client = self.known.get(key)
             if client is None or now - client.at > _REMEMBERED_S:
-                client = _Client()
+                client = _Client(asked.tenant)
             elif not is_known:
                 is_known = True
                 for at, (good, flawed) in client.counts.items():
@@ -109,13 +114,21 @@ class _Refused(Habit):
 
     half_life_s = 20.0
 
+    def is_recent(self, now: float) -> bool:
+        """Return whether refusals still matter."""
+        self.fade(now)
+        return self.bad > _FADED
+
 
 class Refusals:
-    """The kinds of requests that some endpoint refuses (4xx), and how often each does so."""
+    """The kinds of requests that some endpoint refuses (4xx) or answers uselessly, and how often.
+
+    What was refused, and what was useless among the answers read, are counted apart.
+    """
 
     def __init__(self) -> None:
-        self.kinds: Latest[tuple[str, int], dict[Endpoint, Habit]] = Latest(_MOST_KINDS)
-        """By model and kind."""
+        self.kinds: Latest[tuple[str, int, bool], dict[Endpoint, _Refused]] = Latest(_MOST_KINDS)
+        """By model, kind, and whether it is about answers that were read."""
         self._clients = Clients()
 
     def note(self, endpoint: Endpoint, asked: Asked, now: float, *, refused: bool) -> bool | None:
@@ -125,31 +138,49 @@ class Refusals:
             self._clients.good(endpoint.slot, asked, now)
         elif not (is_evidence := self._clients.flawed(endpoint.slot, asked, now)):
             return is_evidence
-        for kind in asked.kinds:
-            key = endpoint.model, kind
-            habits = self.kinds.get(key)
-            if refused and habits is None:
-                habits = self.kinds[key] = {}
-            if habits is not None:
-                habits.setdefault(endpoint, _Refused()).note(now, happened=refused)
+        self.count(endpoint, asked, now, happened=refused)
         return is_evidence
 
+    def count(
+        self, endpoint: Endpoint, asked: Asked, now: float, *, happened: bool, read: bool = False
+    ) -> None:
+        """Count a request, or an answer that was read, in each of its kinds."""
+        for kind in asked.kinds:
+            key = endpoint.model, kind, read
+            habits = self.kinds.get(key)
+            if happened:
+                habits = self.kinds[key] = habits or {}
+            if habits is not None:
+                habits.setdefault(endpoint, _Refused()).note(now, happened=happened)
+
     def refusing(self, models: Iterable[str], kinds: Sequence[int], now: float) -> set[int]:
-        """Return the slots of endpoints that refuse such requests, unlike their siblings."""
+        """Return the slots of endpoints that fail such requests, unlike their siblings."""
         found: set[int] = set()
-        for key in ((model, kind) for model in models for kind in kinds):
+        # Also look at the kind that failed least recently, so that all are dropped in time.
+        keys = list(islice(self.kinds, 1))
+        keys += [(model, kind, read) for model in models for kind in kinds for read in _BOTH]
+        for key in keys:
             if not (habits := self.kinds.get(key)):
                 continue
-            refusers = [(e, own) for e, own in habits.items() if own.bad > _FADED]
+            refusers = [(e, own) for e, own in habits.items() if own.is_recent(now)]
             for endpoint, own in refusers:
                 if key[1] != kinds[0] and own.bad < _NEARLY_ALL * own.total:
                     continue
                 others = [habit for other, habit in habits.items() if other is not endpoint]
-                if stands_out(own, others, now):
+                if key[1] in kinds and stands_out(own, others, now):
                     found.add(endpoint.slot)
             if not refusers:
                 del self.kinds[key]
         return found
+
+    def doubts(self, model: str, kinds: Iterable[int]) -> bool:
+        """Return whether the answers to such requests should be read: some endpoint fails them."""
+        found = (self.kinds.get((model, kind, True), {}) for kind in kinds)
+        return any(
+            own.bad > _FADED and own.bad >= _NEARLY_ALL * own.total
+            for habits in found
+            for own in habits.values()
+        )
 
     def drop(self, endpoint: Endpoint) -> None:
         """Forget an endpoint that was removed."""

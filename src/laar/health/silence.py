@@ -28,6 +28,10 @@ _DOUBTED_S = 0.25 * OVERDUE_S
 """Seconds of silence after which an endpoint is probed: requests sent to it until it is excluded
 would be lost as well."""
 
+_SILENT_TO_S, _PROBED_S = 60.0, 5.0
+"""Seconds for which a silence is remembered of a tenant, and between a probe and the trial after
+it."""
+
 
 def find_hang(
     records: Records,
@@ -59,11 +63,15 @@ def find_hang(
         # A client that stops reading hides the end of an unread answer: let a probe decide.
         unseen = attempt.is_unread and not breaker.is_open
         alive = unseen and endpoint.admitted_at > now - silent_s
-        doubted_s = now - attempt.doubted_at if unseen and questions.may_ask else silent_s
-        if not alive and doubted_s <= OVERDUE_S:
-            questions.suspect(endpoint, Kind.HANG, now)
+        several = len(_silent_to(records, attempt, now)) > 1
+        waits = (unseen or several) and questions.may_ask
+        if not alive and (now - attempt.doubted_at if waits else silent_s) <= OVERDUE_S:
+            questions.suspect(endpoint, Kind.HANG, now, excused=several)
             continue
         attempt.overdue = True
+        alive = alive or is_clients(records, attempt, silent_s, now)
+        if alive and attempt is breaker.trial:
+            breaker.end_trial(attempt, now)
         if alive or (breaker.is_open and attempt is not breaker.trial):
             continue
         endpoint.failures[Kind.HANG] += 1
@@ -73,6 +81,25 @@ def find_hang(
         if not (breaker.is_out or endpoint.overtook(now - silent_s, Stage.OVER, silent_s)):
             breaker.open(Kind.HANG, now)
     return looked
+
+
+def is_clients(records: Records, attempt: Attempt, silent_s: float, now: float) -> bool:
+    """Record a silence; return whether its request is at fault rather than its endpoint.
+
+    It is if other endpoints were silent to the same tenant too, and this one has answered a probe
+    since then. A tenant may send what no engine answers, and must not take out one after another.
+    """
+    slots = _silent_to(records, attempt, now)
+    slots[attempt.endpoint.slot] = now
+    records.silences[attempt.tenant] = slots
+    slack_s = _PROBED_S if attempt is attempt.endpoint.breaker.trial else 0.0
+    return len(slots) > 1 and attempt.endpoint.admitted_at > now - silent_s - slack_s
+
+
+def _silent_to(records: Records, attempt: Attempt, now: float) -> dict[int, float]:
+    """Return when endpoints were lately silent to the tenant of an attempt, by slot."""
+    known = records.silences.get(attempt.tenant, {})
+    return {slot: at for slot, at in known.items() if now - at <= _SILENT_TO_S}
 
 
 def silence_s(attempt: Attempt, now: float, beyond_s: float = OVERDUE_S) -> float:

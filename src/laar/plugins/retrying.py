@@ -17,7 +17,7 @@ from laar.core.endpoints import Slots
 from laar.core.interfaces import View
 from laar.core.plugin import Admitted, Answering, Core, Part, Plugin
 from laar.core.request import Request
-from laar.latest import Latest
+from laar.latest import Latest, Shared
 from laar.prefix.beliefs import PrefixMatch
 from laar.untrusted import Amount, Text, valid
 
@@ -41,7 +41,7 @@ class Retrying(Plugin):
     def __init__(self) -> None:
         self.seen: Latest[str, tuple[float, float]] = Latest(MAX_TENANTS)
         """By tenant, the wrong answers that were expected, and the prompts asked again."""
-        self._sent: Latest[tuple[str, int], str] = Latest(_MAX_SENT)
+        self._sent: Shared[tuple[str, int], str] = Shared(_MAX_SENT, lambda key, _: key[0])
         """The model that a prompt was last sent to, by tenant and hash."""
 
     def join(self, core: Core) -> None:

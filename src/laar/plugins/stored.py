@@ -10,20 +10,39 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
+from typing import NamedTuple
 
 from laar.core.decision import Decision
 from laar.core.names import is_among
 from laar.core.plugin import Admitted, Plugin
 from laar.core.request import Request
 from laar.errors import RequestError
-from laar.latest import Latest
+from laar.latest import Shared
 from laar.untrusted import Text, valid
 
 MAX_STORED = 65_536
-"""Maximum number of ids (about 20 MB); beyond that, the least recently used is forgotten."""
+"""Maximum number of ids (about 30 MB); beyond that, the tenant with most loses its least recent."""
+
+
+class At(NamedTuple):
+    """An object's address, session, and tenant."""
+
+    address: str
+    session: str
+    tenant: str = ""
+
 
 MAX_SAVED = 8192
 """Maximum number of ids in a snapshot; the latest are kept."""
+
+
+class _Saved(NamedTuple):
+    """An id and the fields of `At`; versions before 0.4 saved no tenant."""
+
+    object_id: Text
+    address: Text
+    session: Text
+    tenant: Text = ""
 
 
 class StoredObjects(Plugin):
@@ -32,8 +51,8 @@ class StoredObjects(Plugin):
     name = "stored"
 
     def __init__(self) -> None:
-        self._kept: Latest[str, tuple[str, str]] = Latest(MAX_STORED)
-        self.on_note: Callable[[str, str, str], None] = lambda _id, _address, _session: None
+        self._kept: Shared[str, At] = Shared(MAX_STORED, lambda _id, at: at.tenant)
+        self.on_note: Callable[[str, str, str, str], None] = lambda *_noted: None
         """Called with the arguments of each `note` that reports something new."""
 
     def admit(self, request: Request) -> Admitted | None:
@@ -51,7 +70,8 @@ class StoredObjects(Plugin):
     def keeps(self, decision: Decision, stored_id: str) -> None:
         """Record an object that an endpoint stores; clients may use it before the answer ends."""
         if decision.flight.served or not decision.request.shadow:
-            self.note(stored_id, decision.flight.address, decision.request.session)
+            request = decision.request
+            self.note(stored_id, decision.flight.address, request.session, request.tenant)
 
     def save(self) -> object:
         """Return the most recently used ids, oldest first, each with its address and session."""
@@ -59,22 +79,22 @@ class StoredObjects(Plugin):
 
     def restore(self, saved: object) -> None:
         """Restore a result of `save`."""
-        for noted in islice(valid(saved, tuple[Text, Text, Text]), MAX_SAVED):
+        for noted in islice(valid(saved, _Saved), MAX_SAVED):
             self.heard(*noted)
 
-    def note(self, object_id: str, address: str, session: str) -> None:
+    def note(self, object_id: str, address: str, session: str, tenant: str = "") -> None:
         """Record an object that an endpoint stores; call `on_note` unless it is known."""
         known = self._kept.get(object_id)
-        self.heard(object_id, address, session)
+        self.heard(object_id, address, session, tenant)
         if self._kept[object_id] != known:
-            self.on_note(object_id, address, session)
+            self.on_note(object_id, address, session, tenant)
 
-    def heard(self, object_id: str, address: str, session: str) -> None:
+    def heard(self, object_id: str, address: str, session: str, tenant: str = "") -> None:
         """Record an object that another picker saw."""
-        self._kept[object_id] = address, session or object_id
+        self._kept[object_id] = At(address, session or object_id, tenant)
 
-    def latest(self, most: int) -> list[tuple[str, str, str]]:
-        """Return the most recently used ids, oldest first, each with its address and session."""
+    def latest(self, most: int) -> list[tuple[str, str, str, str]]:
+        """Return the most recently used ids, oldest first, each with the fields of `At`."""
         return [(object_id, *kept) for object_id, kept in list(self._kept.items())[-most:]]
 
     def subset(self, request: Request) -> frozenset[str] | None:
@@ -91,7 +111,7 @@ class StoredObjects(Plugin):
         if known is None:
             return request.subset
         self._kept.move_to_end(known)
-        address, session = self._kept[known]
+        address, session, _ = self._kept[known]
         if known == request.response_id:
             request.session = request.session or session
         allowed = request.subset

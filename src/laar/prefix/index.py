@@ -30,7 +30,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import repeat
@@ -66,6 +66,9 @@ _FILLING = 0.5
 """Share of a cache from which room in it is considered scarce. The session gate does not know the
 contexts that came before, so it is well below 1."""
 
+_MOST_RESTORED = 1024
+"""Maximum number of uses remembered that one entry has evicted."""
+
 _MOST_SPARED = 8
 """Maximum number of open requests whose blocks are protected during one eviction."""
 
@@ -84,6 +87,16 @@ class _Use:
     whole: bool = True  # it ends where a prompt ends; else the end of the prompt was evicted
 
 
+class _Evicted(NamedTuple):
+    """What a use was before its blocks, except the first `keep`, were evicted."""
+
+    use: _Use
+    keep: int
+    hashes: array[int]
+    proven: int
+    whole: bool
+
+
 @dataclass(slots=True)
 class _Cache:
     """The estimated contents of one endpoint's cache."""
@@ -94,6 +107,7 @@ class _Cache:
     by_age: OrderedDict[int, _Use] = field(default_factory=OrderedDict)
     missed: array[int] | None = None  # the prompt of a miss that no second one has confirmed
     missed_stamp: int = 0  # stamp of the use that had proven that prompt
+    changes: int = 0  # how often a use was made or cut
 
 
 @dataclass(slots=True, eq=False)
@@ -116,6 +130,8 @@ class Receipt:
     _witness: int  # stamp of the use that proved the deepest proven block
     state: int = 0
     counted: tuple[float, float] | None = None
+    _evicted: Sequence[_Evicted] = ()
+    _changes: int = 0
 
     @property
     def slot(self) -> int:
@@ -195,24 +211,31 @@ class PrefixIndex:
         cache, self.now = self._caches[slot], now
         held, proven, witness = self._use(cache, chain.hashes, settled=False)
         stamp = self._stamp
-        self._fit(cache)
+        evicted = self._fit(cache)
         cache.claims[stamp] = chain.hashes
-        return Receipt(chain, held, proven, cache, stamp, witness)
+        receipt = Receipt(chain, held, proven, cache, stamp, witness)
+        receipt._evicted, receipt._changes = evicted, cache.changes
+        return receipt
 
     def retract(self, receipt: Receipt) -> None:
         """Remove the entry of a request that failed.
 
-        Blocks that a successful request has proven or another open request claims are kept.
+        Blocks that a successful request has proven or another open request claims are kept. What
+        it evicted is restored, unless the slot's cache has changed since.
         """
         cache, hashes = receipt._cache, receipt.chain.hashes
         if cache.claims.pop(receipt._stamp, None) is None:
             return  # the receipt is already settled, or the endpoint has been dropped
+        is_latest = cache.changes == receipt._changes
         keep = max((shared_blocks(claim, hashes) for claim in cache.claims.values()), default=0)
         depth = 0
         while depth < len(hashes) and (use := cache.by_head.get(hashes[depth])) is not None:
             depth += shared_from(use.hashes, hashes, depth)
             if depth > max(keep, use.proven):
                 self._cut(cache, use, max(keep, use.proven, use.start) - use.start)
+        for evicted in reversed(receipt._evicted if is_latest else ()):
+            if not self._undo(cache, evicted):
+                break
 
     def settle(self, receipt: Receipt, cached_fraction: float | None = None) -> bool:
         """Record that a request succeeded: its prompt is cached now, and most recently used.
@@ -430,6 +453,7 @@ class PrefixIndex:
         Does not evict yet. `claim` is the stamp of the open request it is for, if known.
         """
         self._stamp += 1
+        cache.changes += 1
         held = proven = witness = edge = 0
         end = len(hashes)
         if not end:
@@ -461,6 +485,7 @@ class PrefixIndex:
     def _cut(self, cache: _Cache, use: _Use, keep: int, *, for_room: bool = False) -> int:
         """Truncate a use to its first `keep` blocks; return the number removed."""
         hashes, end = use.hashes, len(use.hashes)
+        cache.changes += 1
         if use.whole:
             rest = hashes[keep - 1] if keep else 0
             most = bisect_left(ENDS, _MOST * ENDS[use.start + end]) - 1 - use.start
@@ -478,12 +503,29 @@ class PrefixIndex:
             self.uses -= 1
         return end - keep
 
-    def _fit(self, cache: _Cache) -> None:
+    def _undo(self, cache: _Cache, evicted: _Evicted) -> bool:
+        """Restore proven blocks that have just been evicted; return False if they don't fit."""
+        use, keep, hashes, proven, whole = evicted
+        end, start = len(hashes), use.start
+        restored_bytes = ENDS[start + end] - ENDS[start + keep]
+        if self.missing_bytes(cache.slot, restored_bytes) > 0.0:
+            return False
+        use.hashes, use.proven, use.whole = hashes, proven, whole
+        cache.by_head[hashes[0]] = cache.by_age[use.stamp] = use
+        cache.by_age.move_to_end(use.stamp, last=False)
+        self._segments.tag(1 << cache.slot, hashes, keep, keep)
+        self.uses += not keep
+        self._use_blocks += end - keep
+        self.held_bytes[cache.slot] += restored_bytes
+        return True
+
+    def _fit(self, cache: _Cache) -> list[_Evicted]:
         """Evict down to the slot's exact capacity, then to the index's memory limit.
 
-        Blocks claimed by open requests are spared: an engine keeps them until the requests end,
+        Return what was evicted for lack of capacity, in order. Blocks claimed by open requests are spared: an engine keeps them until the requests end,
         longer than blocks last used by a request that has ended.
         """
+        evicted: list[_Evicted] = []
         spared, room_bytes = 0, int(self.room_bytes[cache.slot])
         if self.held_bytes.item(cache.slot) > _FILLING * room_bytes:
             self.is_tight = True
@@ -497,12 +539,15 @@ class PrefixIndex:
                 continue
             limit_bytes = ENDS[use.start + len(use.hashes)] - excess
             keep = max(bisect_right(ENDS, limit_bytes) - 1 - use.start, 0)
+            if use.proven >= use.start + len(use.hashes) and len(evicted) < _MOST_RESTORED:
+                evicted.append(_Evicted(use, keep, use.hashes, use.proven, use.whole))
             self.forgotten_blocks["capacity"] += self._cut(cache, use, keep, for_room=True)
         while self.size_bytes > self._max_bytes:
             largest = self._caches[int(self.held_bytes.argmax())]
             self.forgotten_blocks["memory"] += self._cut(largest, _oldest(largest), 0)
         oldest = next(iter(cache.by_age.values()), None)
         self.oldest_at[cache.slot] = self.now if oldest is None else oldest.at
+        return evicted
 
     @property
     def size_bytes(self) -> int:

@@ -39,6 +39,7 @@ from laar.protocol.jsonscan import (
     parse_in_pieces,
     without_lone_surrogates,
 )
+from laar.protocol.marks import Marks
 from laar.protocol.prompt import READERS, Spans, UnknownPromptError
 from laar.protocol.reserved import DENIED, HARMLESS, check_keys, check_members
 from laar.protocol.sessions import (
@@ -70,7 +71,6 @@ _HARMLESS_TOOLS = ("function", "custom", "local_shell", "web_search")
 
 _OPAQUE, _RESPONSES = Api.OPAQUE, Api.RESPONSES
 _TRUE = (True, "true", "True", "1", "on", "yes")  # as Python's engines read them
-_MARK_CHARS = 32
 _starts_object = re.compile(rb"(?:\xef\xbb\xbf)?\s*\{").match
 _UNREAD = Spans(b"")
 
@@ -136,7 +136,7 @@ def read_body(api: Api, body: bytes) -> Body:
         model=model,
         spans=tuple(spans.texts),
         question=spans.question,
-        marks=marks_of(api, document),
+        marks=Marks(document),
         chars=chars,
         tokens=spans.tokens,
         longest_share=spans.longest_share,
@@ -184,17 +184,6 @@ def _limit(document: Mapping[str, Any]) -> int | None:
     except (TypeError, ValueError, OverflowError):
         return None
     return min(limit, MAX_LIMIT_TOKENS) if limit > 0 else None
-
-
-def marks_of(api: Api, document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return short marks that describe a request: API, tools, response format."""
-    marks = [f"api={api}"]
-    if document.get("tools"):
-        marks.append("tools")
-    wanted = document.get("response_format")
-    if isinstance(wanted, dict) and isinstance(wanted.get("type"), str):
-        marks.append(f"format={wanted['type'][:_MARK_CHARS]}")
-    return tuple(marks)
 
 
 def try_read(api: Api, body: bytes) -> Body | RequestError:

@@ -111,6 +111,7 @@ class StoredAt(_Record, tag="a"):
     object_id: Text
     address: Text
     session: Text
+    tenant: Text = ""
 
 
 class Turn(_Record, tag="t"):

@@ -208,8 +208,8 @@ class Sharing:
                     entries.enter(record, slot, now)
             case Ended() if entries is not None:
                 entries.end(record)
-            case StoredAt(object_id, address, session):
-                self._stored.heard(object_id, address, session)
+            case StoredAt(object_id, address, session, tenant):
+                self._stored.heard(object_id, address, session, tenant)
             case Turn(entry, address, context) if (slot := slot_of(address)) >= 0:
                 if entries is not None:
                     entries.turn(entry, slot, context)

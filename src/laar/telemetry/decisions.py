@@ -83,7 +83,7 @@ class DecisionMemory:
         record, flight = self._open.pop(decision.id, None), decision.flight
         if record is not None:
             record.end, request, flight.receipt = end, decision.request, None
-            request.spans, request.body, request.question = (), b"", ""
+            request.spans, request.body, request.question, request.marks = (), b"", "", ()
             request.salt, request.response_id = "", request.response_id[:256]  # of any length
             if flight.served or not request.shadow:
                 record.served, record.answered = flight.address, flight.model

@@ -36,6 +36,7 @@ from laar.protocol.events import (
     RequestTrailers,
 )
 from laar.protocol.jsonscan import SHORT_BYTES, is_quick
+from laar.protocol.marks import Marks
 from laar.protocol.openai import ASIDE_BYTES, Body, read_body
 from laar.protocol.ports import BodyHook
 from laar.protocol.reserved import denied_member, names_peer
@@ -398,6 +399,8 @@ class RequestHalf(StreamState):
         request, body = decision.request, self.body
         # Keep only the part of the prompt that is read after the decision.
         request.spans, request.body, question = (), b"", request.question
+        if isinstance(request.marks, Marks):
+            request.marks = request.marks.read
         if len(question) > 2 * _KEPT_CHARS:
             request.question = question[:_KEPT_CHARS] + question[-_KEPT_CHARS:]
         self.overhead_us = event.overhead_us
