@@ -107,16 +107,16 @@ class EndpointTable(Names):
     """Endpoints by slot.
 
     Columns are arrays indexed by slot, longer than the number of endpoints. `rtt_s`,
-    `rtt_jitter_s`, `rtt_at`, `waiting`, `running`, `kv_usage`, `capacity_tokens` and `read_at` are NaN until known; `asleep`
-    is from the last reading. `queued_tokens` counts prompt tokens of incomplete requests,
-    `queued_uncached_tokens` those believed not cached, and `prefill_tokens` those of them whose
-    answers have not begun. `in_flight` counts requests, `visiting` this picker's requests that are
-    only prefilled there, for another endpoint, and `failures` consecutive failed probes (infinite
-    after a refused connection). `decisions` counts this picker's decisions, and `chosen` is the
-    number of the latest one for the endpoint, or 0. `has_tiers` is 1 if it has memory behind its
-    cache. `model_id` indexes `models`, the distinct first names. The `COUNTED` columns are the rows
-    of `counted`; `elsewhere` is the part of them that other pickers have in flight, 0 for a lone
-    picker.
+    `rtt_jitter_s`, `rtt_at`, `waiting`, `running`, `kv_usage`, `capacity_tokens` and `read_at` are
+    NaN until known; `asleep` is from the last reading. `queued_tokens` counts prompt tokens of
+    incomplete requests, `queued_uncached_tokens` those believed not cached, and `prefill_tokens`
+    those of them whose answers have not begun. `in_flight` counts requests, `visiting` this
+    picker's requests that are only prefilled there, for another endpoint, and `failures`
+    consecutive failed probes (infinite after a refused connection). `decisions` counts this
+    picker's decisions, and `chosen` is the number of the latest one for the endpoint, or 0.
+    `has_tiers` is 1 if it has memory behind its cache. `model_id` indexes `models`, the distinct
+    first names. The `COUNTED` columns are the rows of `counted`; `elsewhere` is the part of them
+    that other pickers have in flight, 0 for a lone picker.
 
     Not thread-safe: one event loop, or one simulation, owns it.
     """

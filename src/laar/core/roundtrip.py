@@ -4,7 +4,7 @@ Nothing answers faster than the wire, and what makes an answer late is mostly no
 engine's event loop, the picker's own, a spike on the way. So the distance is the least of the last
 samples. A nearer route is believed at once, a longer one after a window of samples. The median's
 distance from the least is the jitter. An endpoint that is farther than another by less than that is
-considered as near: a difference that its own samples don't agree on must not outweigh requests.
+considered as near: a difference on which samples don't agree must not outweigh requests.
 
 A prompt of 80 KB takes more than one round trip, and a new connection begins with another, or two
 with TLS (`laar.core.views`, `laar.core.candidates`). Unknown is NaN, never 0, and old values become
@@ -28,7 +28,7 @@ WINDOW = 12
 fills with late answers."""
 
 TIE_S = 0.005
-"""Smaller differences are no distance: within a region, they are the machines' and not the wire's."""
+"""Smaller differences are no distance: within a region, the machines cause them, not the wire."""
 
 FIRST_FLIGHT_BYTES = 14_480
 """Bytes that TCP sends in the first round trip: ten segments (RFC 6928). Each later round trip of a
@@ -50,14 +50,17 @@ def least_of(samples_s: deque[float]) -> tuple[float, float]:
 
 
 def without_ties(rtt_s: Floats, jitter_s: Floats) -> Floats:
-    """Return round trips, each the least of all that are shorter by no more than its jitter.
+    """Return round trips, each the least of all that are shorter by no more than the jitter.
+
+    That is its own or the usual one, as much of the jitter is the picker's, which siblings share.
 
     Args:
         rtt_s: round trips to siblings; NaN if unknown, and so in the result.
         jitter_s: jitter of each.
     """
-    ordered = np.sort(rtt_s)  # NaN is last
-    return ordered[np.searchsorted(ordered, rtt_s - np.fmax(jitter_s, TIE_S))]
+    ordered, jitters_s = np.sort(rtt_s), np.sort(np.fmax(jitter_s, TIE_S))  # NaN is last
+    usual_s = jitters_s[(len(jitters_s) - 1) // 2]
+    return ordered[np.searchsorted(ordered, rtt_s - np.fmax(jitter_s, usual_s))]
 
 
 def fresh_rtt(rtt_s: Floats, measured_s: Floats, now: float) -> Floats:

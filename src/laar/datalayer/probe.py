@@ -44,8 +44,9 @@ HEALTH_VISITS = 6
 if that is sooner."""
 PAGES = ("/ping", "/version")
 """Pages that do no work, or that most engines lack."""
-SAMPLES = 4
-"""Number of samples of each page at the first visit."""
+SAMPLES, APART_S = 4, 0.05
+"""Number of samples of each page at the first visit, and the maximum seconds between two of them:
+while a process starts, many things are late together."""
 _MAX_ANSWER_BYTES = 64 << 10
 
 
@@ -105,6 +106,8 @@ class Prober(Visits):
         """Return new samples, and what is wrong; neither if only the engine's health can tell."""
         by_page: dict[str, list[float]] = {}
         for page in [kept.page] if kept.page else SAMPLES * PAGES:
+            if by_page:
+                await asyncio.sleep(self._rng.uniform(0.0, APART_S))
             took_s, problem = await self._get(spec, page, TIMEOUT_S)
             if took_s is None or took_s == math.inf:
                 return [took_s], problem
