@@ -15,9 +15,8 @@ from laar.core.roundtrip import (
     STALE_AFTER_S,
     TIE_S,
     WINDOW,
-    fresh_rtt,
+    distances,
     least_of,
-    without_ties,
 )
 from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost
 from laar_lab.sim.fleet import (
@@ -67,22 +66,22 @@ def sampled(distance_s, late, rng):
     return found
 
 
-def distances(samples):
+def believed(samples):
     rtt_s, jitter_s = zip(*map(least, samples), strict=True)
-    return without_ties(np.array(rtt_s), np.array(jitter_s))
+    return distances(np.array(rtt_s), np.array(jitter_s), np.zeros(len(samples)), 0.0)
 
 
 @given(st.lists(LATE, min_size=2, max_size=16), st.integers(0, 2**32))
 def test_equal_distances_are_equal_however_late_some_answers_are(lates, seed):
     rng = random.Random(seed)
-    found = distances([sampled(0.0, late, rng) for late in lates])
+    found = believed([sampled(0.0, late, rng) for late in lates])
     assert np.ptp(found) < (STALL_S if "stalls" in lates else 0.5 * TIE_S)
 
 
 @given(st.lists(st.tuples(LATE, st.booleans()), min_size=2, max_size=16), st.integers(0, 2**32))
 def test_a_far_region_is_far_however_late_some_answers_are(endpoints, seed):
     rng = random.Random(seed)
-    found = distances([sampled(0.2 * is_far, late, rng) for late, is_far in endpoints])
+    found = believed([sampled(0.2 * is_far, late, rng) for late, is_far in endpoints])
     far = np.array([is_far for _, is_far in endpoints])
     assert (found[far] > 0.12).all()
     assert (found[~far] < 0.02).all()
@@ -111,7 +110,7 @@ def test_a_round_trip_is_unknown_or_positive_for_any_samples(samples_s):
 )
 def test_a_tie_takes_no_more_than_the_jitter_and_keeps_the_order(rtts_s, jitter_s):
     rtt_s = np.array(rtts_s, float)
-    found = without_ties(rtt_s, np.full(len(rtt_s), jitter_s))
+    found = distances(rtt_s, np.full(len(rtt_s), jitter_s), np.zeros(len(rtt_s)), 0.0)
     known = ~np.isnan(rtt_s)
     assert (np.isnan(found) == ~known).all()
     assert (found[known] <= rtt_s[known]).all()
@@ -123,9 +122,9 @@ def test_old_and_missing_means_are_unknown_instead_of_zero() -> None:
     now = 1000.0
     rtt_s = np.array([0.1, 0.2, math.nan, 0.3])
     measured_s = np.array([now - 1, now - STALE_AFTER_S, math.nan, now + 50])
-    believed = fresh_rtt(rtt_s, measured_s, now)
-    assert believed[[0, 3]].tolist() == [0.1, 0.3]
-    assert np.isnan(believed[[1, 2]]).all()
+    found = distances(rtt_s, np.zeros(4), measured_s, now)
+    assert found[[0, 3]].tolist() == [0.1, 0.3]
+    assert np.isnan(found[[1, 2]]).all()
 
 
 @pytest.mark.parametrize(

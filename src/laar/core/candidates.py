@@ -20,7 +20,7 @@ from laar.core.filters import awake, reachable, unless_none, unsaturated
 from laar.core.modes import Refused
 from laar.core.pulls import SURE
 from laar.core.request import GENERATES, Api, Request
-from laar.core.roundtrip import KEPT_OPEN_S, TIE_S, fresh_rtt, without_ties
+from laar.core.roundtrip import KEPT_OPEN_S, TIE_S, distances
 from laar.errors import RequestError
 from laar.health import Health, Standing, standing_of
 
@@ -283,8 +283,7 @@ class Candidates:
 
 def _round_trips(table: EndpointTable, slots: Slots, now: float) -> tuple[Floats, Floats]:
     """Return `Group.rtt_s` and `Group.wire_s`."""
-    rtt_s = fresh_rtt(table.rtt_s[slots], table.rtt_at[slots], now)
-    rtt_s = without_ties(rtt_s, table.rtt_jitter_s[slots])
+    rtt_s = distances(table.rtt_s[slots], table.rtt_jitter_s[slots], table.rtt_at[slots], now)
     unknown = np.isnan(rtt_s)
     rtt_s[unknown] = 0.0 if unknown.all() else float(np.nanmax(rtt_s))
     is_open = now - table.answered_at[slots] < KEPT_OPEN_S  # not if it never answered: NaN

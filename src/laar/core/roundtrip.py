@@ -49,7 +49,7 @@ def least_of(samples_s: deque[float]) -> tuple[float, float]:
     return ordered[0], ordered[len(ordered) // 2] - ordered[0]
 
 
-def without_ties(rtt_s: Floats, jitter_s: Floats) -> Floats:
+def distances(rtt_s: Floats, jitter_s: Floats, measured_s: Floats, now: float) -> Floats:
     """Return round trips, each the least of all that are shorter by no more than the jitter.
 
     That is its own or the usual one, as much of the jitter is the picker's, which siblings share.
@@ -57,18 +57,12 @@ def without_ties(rtt_s: Floats, jitter_s: Floats) -> Floats:
     Args:
         rtt_s: round trips to siblings; NaN if unknown, and so in the result.
         jitter_s: jitter of each.
-    """
-    ordered, jitters_s = np.sort(rtt_s), np.sort(np.fmax(jitter_s, TIE_S))  # NaN is last
-    usual_s = jitters_s[(len(jitters_s) - 1) // 2]
-    return ordered[np.searchsorted(ordered, rtt_s - np.fmax(jitter_s, usual_s))]
-
-
-def fresh_rtt(rtt_s: Floats, measured_s: Floats, now: float) -> Floats:
-    """Return the round trips that are still fresh, with NaN in place of the others.
-
-    Args:
-        rtt_s: round trips, shape ``(n,)``.
-        measured_s: when each was last updated, on the clock of ``now``; NaN is never fresh.
+        measured_s: when each was last measured, on the clock of `now`. If that is too long ago, or
+            NaN, it is unknown.
         now: seconds, monotonic.
     """
-    return np.where(now - measured_s < STALE_AFTER_S, rtt_s, math.nan)
+    rtt_s = np.where(now - measured_s < STALE_AFTER_S, rtt_s, math.nan)
+    ordered, jitters_s = np.sort(rtt_s), np.sort(np.fmax(jitter_s, TIE_S))  # NaN is last
+    usual_s = jitters_s[(len(jitters_s) - 1) // 2]
+    nearest: Floats = ordered[np.searchsorted(ordered, rtt_s - np.fmax(jitter_s, usual_s))]
+    return nearest

@@ -67,7 +67,7 @@ class Prober(Visits):
 
     kind = Fault.PROBE
     usual_s = INTERVAL_S
-    headers: ClassVar = {"accept": "*/*"}
+    headers: ClassVar = {"accept": "*/*", "user-agent": "laar-probe"}
     most_per_s = MAX_PROBES_PER_S
     phase = 0.5  # keeps the CPU time of scrapes out of the round trips
 
