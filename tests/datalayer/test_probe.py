@@ -112,6 +112,25 @@ async def test_the_time_of_a_health_page_is_no_distance(
         assert max(took) < 100.0
 
 
+@pytest.mark.parametrize("silent", probe.PAGES)
+async def test_a_page_that_never_answers_is_no_failure_if_another_does(
+    recorder: Any,
+    start: Any,
+    until: Any,
+    serve: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    silent: str,
+) -> None:
+    async def page(request: web.Request) -> web.Response:
+        await asyncio.sleep(60.0 * (request.path == silent))
+        return web.Response()
+
+    monkeypatch.setattr(probe, "TIMEOUT_S", 0.2)
+    start(prober(recorder, await serve(page), time.monotonic).run())
+    await until(lambda: len(recorder.round_trips) > 6)
+    assert None not in {rtt_s for _, rtt_s, _ in recorder.round_trips[:4]}
+
+
 async def test_health_is_asked_rarely_and_not_while_requests_are_answered(
     recorder: Any, start: Any, until: Any, serve: Any
 ) -> None:

@@ -105,14 +105,21 @@ class Prober(Visits):
     ) -> tuple[list[float | None], str | None]:
         """Return new samples, and what is wrong; neither if only the engine's health can tell."""
         by_page: dict[str, list[float]] = {}
+        silent: dict[str, str | None] = {}
         for page in [kept.page] if kept.page else SAMPLES * PAGES:
+            if page in silent:
+                continue
             if by_page:
                 await asyncio.sleep(self._rng.uniform(0.0, APART_S))
             took_s, problem = await self._get(spec, page, TIMEOUT_S)
-            if took_s is None or took_s == math.inf:
+            if took_s == math.inf:
                 return [took_s], problem
-            if problem is None:
+            if took_s is None:
+                silent[page] = problem
+            elif problem is None:
                 by_page.setdefault(page, []).append(took_s)
+        if silent and not by_page:
+            return [None], next(iter(silent.values()))
         kept.page = min(by_page, key=lambda page: min(by_page[page]), default="")
         return [*by_page.get(kept.page, ())], None
 
