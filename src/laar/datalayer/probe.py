@@ -53,7 +53,7 @@ _MAX_ANSWER_BYTES = 64 << 10
 @dataclass(slots=True)
 class _Kept:
     page: str = ""
-    """The page that is timed; empty before the first, and after a failure."""
+    """The page that is timed; empty before the first visit, and if it failed."""
     asked_at: float = -math.inf
     """When its engine last said that it is healthy."""
 
@@ -91,7 +91,7 @@ class Prober(Visits):
             else:
                 found = [took_s if took_s == math.inf else None]
         if problem is not None:
-            kept.page, kept.asked_at = "", -math.inf
+            kept.asked_at = -math.inf  # ask again at the next visit
         for sample_s in found or [math.nan]:
             self._sink.round_trip(spec.address, sample_s, self._clock())
         self._sink.problem(self.kind, problem, spec.address)
@@ -106,7 +106,8 @@ class Prober(Visits):
         """Return new samples, and what is wrong; neither if only the engine's health can tell."""
         by_page: dict[str, list[float]] = {}
         silent: dict[str, str | None] = {}
-        for page in [kept.page] if kept.page else SAMPLES * PAGES:
+        pages, kept.page = [kept.page] if kept.page else SAMPLES * PAGES, ""
+        for page in pages:
             if page in silent:
                 continue
             if by_page:
