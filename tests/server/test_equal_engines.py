@@ -139,7 +139,7 @@ def drawn(rng):
     ]
 
 
-@pytest.mark.parametrize(("seed", "shape"), enumerate(2 * SHAPES))
+@pytest.mark.parametrize(("seed", "shape"), [*enumerate(2 * SHAPES)])
 async def test_engines_that_are_late_for_any_reason_share_the_work(
     gateway, http, figure, shape, seed
 ):
