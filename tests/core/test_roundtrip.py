@@ -1,14 +1,23 @@
-"""The smoothed round trip: outliers are clipped, and missing values stay unknown."""
+"""Round trips: late answers are no distance, far is far, and missing values stay unknown."""
 
 import math
 import random
+from collections import deque
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laar.core.roundtrip import STALE_AFTER_S, fresh_rtt, smooth_rtt
+from laar.core.endpoints import EndpointTable
+from laar.core.membership import EndpointSpec
+from laar.core.roundtrip import (
+    STALE_AFTER_S,
+    TIE_S,
+    WINDOW,
+    distances,
+    least_of,
+)
 from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost
 from laar_lab.sim.fleet import (
     Arrival,
@@ -29,51 +38,93 @@ ENGINE = EngineProfile(
 )
 
 
-def after(samples_s: list[float], start_s: float = math.nan) -> float:
-    for sample_s in samples_s:
-        start_s = smooth_rtt(start_s, sample_s)
-    return start_s
+RTTS = st.lists(st.floats(1e-4, 1.0) | st.just(math.nan), min_size=1, max_size=20)
+STALL_S = 0.03
+LATE = st.sampled_from(["never", "first", "once", "often", "jitter", "stalls"])
 
 
-def test_one_spike_of_545_ms_moves_a_mean_of_37_ms_by_less_than_25() -> None:
-    assert smooth_rtt(0.037, 0.545) - 0.037 < 0.025
+def least(samples_s):
+    """Return what the table keeps of samples, and their jitter."""
+    return least_of(deque(samples_s, WINDOW))
 
 
-def test_a_lasting_change_in_either_direction_is_learned_in_ten_probes() -> None:
-    assert after([0.456] * 10, 0.037) > 0.9 * 0.456
-    assert after([0.037] * 10, 0.456) < 0.037 * 1.4
+def sampled(distance_s, late, rng):
+    """Return samples over a distance, with answers that are late for another reason."""
+    first, once = late == "first", rng.randrange(WINDOW)
+    found = []
+    for at in range(WINDOW):
+        sample_s = distance_s + rng.uniform(0.0003, 0.001)
+        if (first and not at) or (late == "once" and at == once):
+            sample_s += rng.choice((0.12, 1.0))
+        elif late == "often":
+            sample_s += 0.12 * (rng.random() < 0.3)
+        elif late == "jitter":
+            sample_s *= math.exp(rng.gauss(0.0, 0.1))
+        elif late == "stalls":
+            sample_s += rng.expovariate(1.0 / STALL_S)
+        found.append(sample_s)
+    return found
 
 
-def test_a_mean_under_a_millisecond_still_learns() -> None:
-    assert after([0.010] * 20, 0.0002) == pytest.approx(0.010, rel=0.01)
+def believed(samples):
+    rtt_s, jitter_s = zip(*map(least, samples), strict=True)
+    return distances(np.array(rtt_s), np.array(jitter_s), np.zeros(len(samples)), 0.0)
 
 
-def test_jitter_does_not_move_the_mean() -> None:
-    rng = random.Random(1)
-    means, mean_s = [], math.nan
-    for _ in range(3000):
-        mean_s = smooth_rtt(mean_s, 0.279 * math.exp(rng.gauss(0, 0.1)))
-        means.append(mean_s)
-    # The standard error of this mean is 0.279 * 0.1 / sqrt(3000), under 1 ms.
-    assert sum(means) / len(means) == pytest.approx(0.279 * math.exp(0.005), abs=0.003)
+@given(st.lists(LATE, min_size=2, max_size=16), st.integers(0, 2**32))
+def test_equal_distances_are_equal_however_late_some_answers_are(lates, seed):
+    rng = random.Random(seed)
+    found = believed([sampled(0.0, late, rng) for late in lates])
+    assert np.ptp(found) < (STALL_S if "stalls" in lates else 0.5 * TIE_S)
+
+
+@given(st.lists(st.tuples(LATE, st.booleans()), min_size=2, max_size=16), st.integers(0, 2**32))
+def test_a_far_region_is_far_however_late_some_answers_are(endpoints, seed):
+    rng = random.Random(seed)
+    found = believed([sampled(0.2 * is_far, late, rng) for late, is_far in endpoints])
+    far = np.array([is_far for _, is_far in endpoints])
+    assert (found[far] > 0.12).all()
+    assert (found[~far] < 0.02).all()
+
+
+def test_a_nearer_route_is_believed_at_once_and_a_farther_one_after_a_window():
+    assert least([0.456] * WINDOW + [0.037])[0] == 0.037
+    assert least([0.037] + [0.456] * (WINDOW - 1))[0] == 0.037
+    assert least([0.037] + [0.456] * WINDOW)[0] == 0.456
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True)))
-def test_a_mean_is_unknown_or_positive_for_any_samples(samples_s: list[float]) -> None:
-    mean_s = after(samples_s)
+def test_a_round_trip_is_unknown_or_positive_for_any_samples(samples_s):
+    table = EndpointTable()
+    table.replace("file", [EndpointSpec(address="e:80", models=("m",))])
+    for at, sample_s in enumerate(samples_s):
+        table.round_trip("e:80", sample_s, float(at))
     if any(0 < sample_s < math.inf for sample_s in samples_s):
-        assert 0 < mean_s < math.inf
+        assert 0 < table.rtt_s[0] < math.inf
     else:
-        assert math.isnan(mean_s)
+        assert math.isnan(table.rtt_s[0])
+
+
+@given(
+    st.lists(st.floats(1e-4, 1.0) | st.just(math.nan), min_size=1, max_size=20), st.floats(0.0, 0.1)
+)
+def test_a_tie_takes_no_more_than_the_jitter_and_keeps_the_order(rtts_s, jitter_s):
+    rtt_s = np.array(rtts_s, float)
+    found = distances(rtt_s, np.full(len(rtt_s), jitter_s), np.zeros(len(rtt_s)), 0.0)
+    known = ~np.isnan(rtt_s)
+    assert (np.isnan(found) == ~known).all()
+    assert (found[known] <= rtt_s[known]).all()
+    assert (rtt_s - found <= max(jitter_s, TIE_S) + 1e-9)[known].all()
+    assert (np.diff(found[known][np.argsort(rtt_s[known])]) >= 0.0).all()
 
 
 def test_old_and_missing_means_are_unknown_instead_of_zero() -> None:
     now = 1000.0
     rtt_s = np.array([0.1, 0.2, math.nan, 0.3])
     measured_s = np.array([now - 1, now - STALE_AFTER_S, math.nan, now + 50])
-    believed = fresh_rtt(rtt_s, measured_s, now)
-    assert believed[[0, 3]].tolist() == [0.1, 0.3]
-    assert np.isnan(believed[[1, 2]]).all()
+    found = distances(rtt_s, np.zeros(4), measured_s, now)
+    assert found[[0, 3]].tolist() == [0.1, 0.3]
+    assert np.isnan(found[[1, 2]]).all()
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,7 @@ async def test_a_round_trip_excludes_connection_setup(
         clock.added += 3600.0
         return await connect(*args, **options)
 
-    async def health(request: web.Request) -> web.Response:
-        assert request.path == "/health"
+    async def page(_: web.Request) -> web.Response:
         clock.added += 1000.0
         answer = web.Response()
         if not keep_alive:
@@ -65,7 +64,7 @@ async def test_a_round_trip_excludes_connection_setup(
         return answer
 
     monkeypatch.setattr(loop, "create_connection", slow)
-    address = await serve(health)
+    address = await serve(page)
     address = address.replace("127.0.0.1", host)
     start(prober(recorder, address, clock).run())
     await until(lambda: len(recorder.round_trips) >= 3)
@@ -92,6 +91,74 @@ async def test_silence_and_refusal_are_failures_with_a_reason(
     found = {address: rtt_s for address, rtt_s, _ in recorder.round_trips}
     assert found == {address: None, "127.0.0.1:1": math.inf, "localhost:1": math.inf}
     assert "Timeout" in recorder.problems[f"probe {address}"]
+
+
+async def test_the_time_of_a_health_page_is_no_distance(
+    recorder: Any, start: Any, until: Any, serve: Any
+) -> None:
+    """Whichever pages take a second on this clock, as where an engine generates for them."""
+    for slow in ({"/health"}, {"/health", "/ping"}, {"/health", "/version"}):
+        clock, asked = Moving(), []
+
+        async def page(request: web.Request, clock: Any = clock, asked: Any = asked) -> Any:
+            asked.append(request.path)
+            clock.added += 1000.0 * (request.path in slow)  # noqa: B023
+            return web.Response()
+
+        address = await serve(page)
+        start(prober(recorder, address, clock).run())
+        await until(lambda: "/health" in asked and "/ping" in asked)  # noqa: B023
+        took = [rtt_s for got, rtt_s, _ in recorder.round_trips if got == address]
+        assert max(took) < 100.0
+
+
+@pytest.mark.parametrize("silent", probe.PAGES)
+async def test_a_page_that_never_answers_is_no_failure_if_another_does(
+    recorder: Any,
+    start: Any,
+    until: Any,
+    serve: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    silent: str,
+) -> None:
+    async def page(request: web.Request) -> web.Response:
+        await asyncio.sleep(60.0 * (request.path == silent))
+        return web.Response()
+
+    monkeypatch.setattr(probe, "TIMEOUT_S", 0.2)
+    start(prober(recorder, await serve(page), time.monotonic).run())
+    await until(lambda: len(recorder.round_trips) > 6)
+    assert None not in {rtt_s for _, rtt_s, _ in recorder.round_trips[:4]}
+
+
+async def test_health_is_asked_rarely_and_not_while_requests_are_answered(
+    recorder: Any, start: Any, until: Any, serve: Any
+) -> None:
+    asked: list[str] = []
+
+    async def page(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.Response()
+
+    address, quiet = await serve(page), await serve(page)
+    start(prober(recorder, address, time.monotonic, answered_at=lambda _: math.inf).run())
+    await until(lambda: len(asked) > 40)
+    assert "/health" not in asked
+    asked.clear()
+    start(prober(recorder, quiet, time.monotonic).run())
+    await until(lambda: asked.count("/health") > 2)
+    assert asked.count("/health") < 0.4 * len(asked)
+
+
+async def test_a_dead_engine_behind_a_server_that_answers_fails_at_every_visit(
+    recorder: Any, start: Any, until: Any, serve: Any
+) -> None:
+    async def page(request: web.Request) -> web.Response:
+        return web.Response(status=503 if request.path == "/health" else 200)
+
+    start(prober(recorder, await serve(page), time.monotonic).run())
+    await until(lambda: len(recorder.round_trips) > 3)
+    assert {rtt_s for _, rtt_s, _ in recorder.round_trips} == {None}
 
 
 async def test_an_endpoint_that_comes_back_clears_its_problem(

@@ -186,6 +186,34 @@ async def test_problems_that_the_picker_reports_become_findings(tmp_path):
     assert all(finding.remedy for finding in found if finding.level is not Level.OK)
 
 
+async def test_round_trips_too_long_for_the_network_are_warnings(tmp_path):
+    given = settings(tmp_path, ("10.0.0.1:1", "m", {})).model_copy(update={"endpoints": ()})
+    places = [
+        ("127.0.0.1:1", "", 0.06, True),
+        ("127.0.0.1:2", "", 0.01, False),
+        ("[::1]:3", "far", 1.0, True),
+        ("10.0.0.1:1", "eu", 0.101, False),
+        ("10.0.0.2:1", "eu", 0.4, True),
+        ("10.0.1.1:1", "us", 0.2, False),
+        ("10.0.2.1:1", "", 0.9, False),
+        ("10.0.2.2:1", "", None, False),
+    ]
+    rows = [
+        {"endpoint": address, "region": region, "rtt_s": rtt_s, "health": "ok"}
+        for address, region, rtt_s, _ in places
+    ]
+    fleet = {**FLEET, "fleet": rows}
+    routes = {"/readyz": "ready", "/fleet": fleet, "/decisions": {"decisions": [decision(0)]}}
+    async with serving(routes) as address:
+        _, found = await examine(given, picker=f"http://{address}")
+    told = {
+        finding.what.split(": a round trip")[0]
+        for finding in found
+        if "a round trip" in finding.what
+    }
+    assert told == {address for address, *_, is_odd in places if is_odd}
+
+
 async def test_another_fleets_picker_is_a_warning(tmp_path):
     fleet = {**FLEET, "fleet": [{"endpoint": "10.9.9.9:80", "health": "ok"}]}
     routes = {"/readyz": "ready", "/fleet": fleet, "/decisions": {"decisions": []}}

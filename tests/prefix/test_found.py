@@ -92,3 +92,23 @@ def test_others_hits_and_short_prompts_disprove_nothing():
         short.answer(0, "a" * (LEAST_MISS_BYTES - 500), reuses=False)
     for one in (picker, short):
         assert one.beliefs.found.shares[0] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("seen", ["", "answer", "counter", "snapshot"])
+def test_prompts_in_flight_count_as_cached_only_where_something_was_ever_found(seen):
+    picker = Picker()
+    beliefs, chain = picker.beliefs, picker.chain(PROMPTS[2])
+    beliefs.settle(beliefs.insert(0, chain, 0.0), None)
+    if seen == "answer":
+        beliefs.settle(beliefs.insert(0, chain, 1.0), 0.9)
+    elif seen == "counter":
+        beliefs.found.count(0, 9.0, 1.0)
+    elif seen == "snapshot":
+        beliefs.restore(0, beliefs.state(0)._replace(found=[1.0, 1.0, 1.0]))
+    assert picker.believed(0, PROMPTS[2]) > 0.85
+    sent = [beliefs.insert(0, picker.chain(text), 2.0) for text in (PROMPTS[0], PROMPTS[1])]
+    held = picker.believed(0, PROMPTS[2])  # the part that no other request shares is
+    assert held > 0.85 if seen else 0.05 < held < 0.15
+    for receipt in sent:
+        beliefs.settle(receipt, None)
+    assert picker.believed(0, PROMPTS[2]) > 0.85

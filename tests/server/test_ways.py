@@ -115,7 +115,8 @@ async def test_an_engine_with_tls_and_a_base_path_and_a_key_answers_in_every_sha
     await eventually(is_read, timeout_s=20, what="the visits of the picker")
     assert slot >= 0
     assert {
-        (each.path == "/openai/health", each.headers.get("authorization")) for each in engine.seen
+        (each.headers.get("user-agent") == "laar-probe", each.headers.get("authorization"))
+        for each in engine.seen
     } == {(False, "Bearer s3cret"), (True, None)}
 
 

@@ -174,7 +174,7 @@ def test_the_index_treats_ids_like_the_text_they_represent(
         beliefs.upcoming = asked
         chains.append(beliefs.chain(request_of(1, Arrival(at_s=0.0, prompt=asked))))
     beliefs.make_room(2)
-    beliefs.index.insert(1, chains[0])
+    beliefs.index.settle(beliefs.index.insert(1, chains[0]), None)
     share = beliefs.match(chains[1])[0]
     ends = [*range(0, 4097, 64), *range(4352, 32769, 256), *range(33792, 10**6, 1024)]
     whole = max(end for end in ends if end <= 64 * shared)

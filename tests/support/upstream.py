@@ -15,7 +15,7 @@ from support.served import ServedEngine
 
 _MAX_RECORDED = 10_000
 _WATCHED = ("/metrics", "/health")
-_AGENTS = ("laar-names", "laar-templates")
+_AGENTS = ("laar-names", "laar-templates", "laar-probe")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,8 @@ class RecordingUpstream(ServedEngine):
         if self.chat_answer is not None and not watched and request.path == "/v1/chat/completions":
             answer = self.chat_answer() if callable(self.chat_answer) else self.chat_answer
         if watched and request.path not in _WATCHED:
-            await self.lists_models.wait()
+            if request.path == "/v1/models":
+                await self.lists_models.wait()
             if self.models and request.path == "/v1/models":
                 return web.json_response({"object": "list", "data": self.models})
             return web.Response(status=404)

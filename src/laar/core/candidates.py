@@ -20,7 +20,7 @@ from laar.core.filters import awake, reachable, unless_none, unsaturated
 from laar.core.modes import Refused
 from laar.core.plugin import NO_PARTS, Parts, Plugins
 from laar.core.request import GENERATES, Api, Request
-from laar.core.roundtrip import KEPT_OPEN_S, fresh_rtt
+from laar.core.roundtrip import KEPT_OPEN_S, TIE_S, distances
 from laar.errors import RequestError
 from laar.health import Health, Standing, standing_of
 
@@ -39,7 +39,8 @@ class Group:
         up: the models of `alive`.
         slots: the candidates: endpoints of `able` that the filters and health keep.
         model_id: index of each candidate's model, or mode, in the table's `judged`.
-        rtt_s: round trip to each candidate; the longest known where it is unknown.
+        rtt_s: round trip to each candidate, ties taken as equal; the longest known where it is
+            unknown.
         wire_s: the same for a short request, with the opening of a connection where none is open.
         at: when the group was computed.
         until: when it expires.
@@ -272,10 +273,11 @@ class Candidates:
         prefillers = group.prefillers
         if prefillers is not None:  # an endpoint on trial handles the whole request
             prefillers = replace(prefillers, kv_group_of=np.append(prefillers.kv_group_of, -1))
-        rtt_s, wire_s = _round_trips(table, own, now)
+        slots = np.append(group.slots, own)
+        rtt_s, wire_s = (of[-1:] for of in _round_trips(table, slots, now))
         return replace(
             group,
-            slots=np.append(group.slots, own),
+            slots=slots,
             model_id=np.append(group.model_id, table.model_id[own]),
             rtt_s=np.append(group.rtt_s, rtt_s),
             wire_s=np.append(group.wire_s, wire_s),
@@ -287,8 +289,9 @@ class Candidates:
 
 def _round_trips(table: EndpointTable, slots: Slots, now: float) -> tuple[Floats, Floats]:
     """Return `Group.rtt_s` and `Group.wire_s`."""
-    rtt_s = fresh_rtt(table.rtt_s[slots], table.rtt_at[slots], now)
+    rtt_s = distances(table.rtt_s[slots], table.rtt_jitter_s[slots], table.rtt_at[slots], now)
     unknown = np.isnan(rtt_s)
     rtt_s[unknown] = 0.0 if unknown.all() else float(np.nanmax(rtt_s))
     is_open = now - table.answered_at[slots] < KEPT_OPEN_S  # not if it never answered: NaN
+    is_open |= rtt_s < TIE_S  # else the endpoint that was just chosen would be chosen again
     return rtt_s, rtt_s * np.where(is_open, 1.0, 1.0 + table.opening_rounds[slots])

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ from laar.core.membership import (
 )
 from laar.core.modes import NO_MODES, ByModel
 from laar.core.names import Names
-from laar.core.roundtrip import fresh_rtt, smooth_rtt
+from laar.core.roundtrip import STALE_AFTER_S, WINDOW, least_of
 from laar.core.witness import Page
 from laar.prefix.states import Grid
 
@@ -81,7 +82,7 @@ COUNTED = ("in_flight", "queued_tokens", "queued_uncached_tokens", "prefill_toke
 _GAUGES = ("waiting", "running", "kv_usage")
 _READ = (*_GAUGES, "capacity_tokens", "asleep", "has_tiers")
 _UNKNOWN = (
-    *("rtt_s", "rtt_at", "answered_at"),
+    *("rtt_s", "rtt_jitter_s", "rtt_at", "answered_at"),
     *("waiting", "running", "kv_usage", "capacity_tokens", "read_at"),
 )
 _COUNTERS = (*COUNTED, "visiting", "chosen", "failures", "asleep", "has_tiers")
@@ -105,22 +106,23 @@ from its spec."""
 class EndpointTable(Names):
     """Endpoints by slot.
 
-    Columns are arrays indexed by slot, longer than the number of endpoints. `rtt_s`, `rtt_at`,
-    `waiting`, `running`, `kv_usage`, `capacity_tokens` and `read_at` are NaN until known; `asleep`
-    is from the last reading. `queued_tokens` counts prompt tokens of incomplete requests,
-    `queued_uncached_tokens` those believed not cached, and `prefill_tokens` those of them whose
-    answers have not begun. `in_flight` counts requests, `visiting` this picker's requests that are
-    only prefilled there, for another endpoint, and `failures` consecutive failed probes (infinite
-    after a refused connection). `decisions` counts this picker's decisions, and `chosen` is the
-    number of the latest one for the endpoint, or 0. `has_tiers` is 1 if it has memory behind its
-    cache. `model_id` indexes `models`, the distinct first names. The `COUNTED` columns are the rows
-    of `counted`; `elsewhere` is the part of them that other pickers have in flight, 0 for a lone
-    picker.
+    Columns are arrays indexed by slot, longer than the number of endpoints. `rtt_s`,
+    `rtt_jitter_s`, `rtt_at`, `waiting`, `running`, `kv_usage`, `capacity_tokens` and `read_at` are
+    NaN until known; `asleep` is from the last reading. `queued_tokens` counts prompt tokens of
+    incomplete requests, `queued_uncached_tokens` those believed not cached, and `prefill_tokens`
+    those of them whose answers have not begun. `in_flight` counts requests, `visiting` this
+    picker's requests that are only prefilled there, for another endpoint, and `failures`
+    consecutive failed probes (infinite after a refused connection). `decisions` counts this
+    picker's decisions, and `chosen` is the number of the latest one for the endpoint, or 0.
+    `has_tiers` is 1 if it has memory behind its cache. `model_id` indexes `models`, the distinct
+    first names. The `COUNTED` columns are the rows of `counted`; `elsewhere` is the part of them
+    that other pickers have in flight, 0 for a lone picker.
 
     Not thread-safe: one event loop, or one simulation, owns it.
     """
 
     rtt_s: Floats
+    rtt_jitter_s: Floats
     rtt_at: Floats
     answered_at: Floats
     """When it last ended an answer, which leaves a connection open, by slot; NaN if never."""
@@ -164,6 +166,7 @@ class EndpointTable(Names):
         """The endpoints by slot, ascending; replaced by a new object on every change."""
         self._slot_of: dict[str, int] = {}
         self._pages: dict[int, Page] = {}
+        self._samples_s: dict[int, deque[float]] = {}
         self._left: dict[str, tuple[float, EndpointSpec | None]] = {}
         """When endpoints with a slot were removed, and what they were, in that order."""
         self._now = -math.inf
@@ -277,6 +280,7 @@ class EndpointTable(Names):
                 getattr(self, name)[slot] = value
             self.elsewhere[:, slot] = 0.0
             self._pages.pop(slot, None)
+            self._samples_s.pop(slot, None)
             self.on_free(slot)
 
     def _passed(self, now: float) -> None:
@@ -394,7 +398,10 @@ class EndpointTable(Names):
         return page.idle if page and page.idle else (0.0, 0.0, 0.0)
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
-        """Store a probe's round trip; None if it failed, infinity if the connection was refused."""
+        """Store a probe's round trip: NaN if the endpoint answered, but its time says nothing.
+
+        None if it failed, infinity if the connection was refused.
+        """
         self._passed(now)
         for slot in self.named(address):
             self.readings += 1
@@ -402,8 +409,12 @@ class EndpointTable(Names):
                 self.failures[slot] += rtt_s or 1.0
                 continue
             self.failures[slot] = 0
-            known = fresh_rtt(self.rtt_s[slot : slot + 1], self.rtt_at[slot : slot + 1], now)
-            self.rtt_s[slot] = smooth_rtt(float(known[0]), rtt_s)
+            samples_s = self._samples_s.get(slot)
+            if samples_s is None or not now - self.rtt_at[slot] < STALE_AFTER_S:
+                samples_s = self._samples_s[slot] = deque(maxlen=WINDOW)
+            if 0.0 < rtt_s < math.inf:
+                samples_s.append(rtt_s)
+            self.rtt_s[slot], self.rtt_jitter_s[slot] = least_of(samples_s)
             self.rtt_at[slot] = now
 
     # -- counting ------------------------------------------------------------------------------

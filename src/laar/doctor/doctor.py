@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from importlib.metadata import version
-from math import isnan
+from math import inf, isnan
 from typing import Any
 
 import aiohttp
@@ -55,6 +55,8 @@ _ASLEEP = "asleep, so it was not asked to answer"
 _DECISIONS = 200
 _Names = dict[str, list[str] | None]  # the model names that each address lists
 _LATE_S = 1.0
+_LOOPBACK = ("127.", "[::1]:", "localhost:")
+_NEAR_S = 0.05  # no round trip within a machine or a region takes as long
 _REFUSED = {
     "key": (error, "give all pickers the same share.secret_file"),
     "schema": (warning, "run one version of laar"),
@@ -329,6 +331,9 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> Iterator[Finding]:
     if slow := [row["endpoint"] for row in shown["fleet"] if row["health"] == "slow"]:
         what = f"{', '.join(slow[:_MAX_SHOWN])}: slower than others with its model"
         yield warning(where, what, "see its log, and what else uses its accelerator")
+    for address, rtt_s in _not_the_networks(shown["fleet"]):
+        what = f"{address}: a round trip of {rtt_s:.2f} s can't be the network's: it gets less work"
+        yield warning(where, what, "see what blocks its server, or a proxy in front of it")
     for row in shown["fleet"]:
         if row["health"] == "draining":
             what = f"{row['endpoint']} drains: no new requests, {row['in_flight']} in flight"
@@ -350,6 +355,21 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> Iterator[Finding]:
     yield from sharing_findings(where, shown["about"].get("sharing"))
     counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "no endpoints"
     yield fine(where, f"laar {running}, policy {shown['about']['policy']}: {counts}")
+
+
+def _not_the_networks(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
+    """Yield endpoints on this machine, or near others, whose round trips are too long for that."""
+    nearest_s: dict[str, float] = {}
+    known = [row for row in rows if row.get("rtt_s") is not None]
+    for row in known:
+        region = row.get("region", "")
+        nearest_s[region] = min(row["rtt_s"], nearest_s.get(region, inf))
+    for row in known:
+        region = row.get("region", "")
+        is_here = row["endpoint"].startswith(_LOOPBACK)
+        expected_s = 0.0 if is_here else nearest_s[region] if region else inf
+        if row["rtt_s"] - expected_s >= _NEAR_S:
+            yield row["endpoint"], row["rtt_s"]
 
 
 def sharing_findings(where: str, shown: Mapping[str, Any] | None) -> Iterator[Finding]:

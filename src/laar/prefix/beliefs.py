@@ -174,6 +174,10 @@ class PrefixBeliefs:
         """Return `shares`, `fetched` and `left` of a `PrefixMatch`."""
         held, fetched, left = self.index.shares(chain), None, None
         shares = held * self.found.shares
+        told = (shares * chain.total_bytes >= LEAST_MISS_BYTES) & ~self.found.seen
+        for slot in told.nonzero()[0].tolist():
+            if self.index.claims[slot]:  # idle siblings should get copies, too
+                shares[slot] = max(0.0, shares.item(slot) - self.index.claimed(slot, chain))
         if self.states.grids:
             self.states.limit(chain, shares, self.density.mean)
             self.states.left(chain, held, self.density.mean)
@@ -273,6 +277,8 @@ class PrefixBeliefs:
         if prompt_tokens > 0 and model:
             self.lengths.learn(receipt.chain, model, prompt_tokens)
         chain, proven = receipt.chain, receipt.proven
+        if share:
+            self.found.seen[receipt.slot] = True
         if self.states.grids or self.blocks_held.blocks:
             share = self._evidence(receipt, share, prompt_tokens)
         if self.index.settle(receipt, share):

@@ -178,6 +178,8 @@ class PrefixIndex:
         self._max_bytes = max_bytes
         self._segments = Segments()
         self._caches = [_Cache(slot) for slot in range(slots)]
+        self.claims = [cache.claims for cache in self._caches]
+        """The hashes of open requests, by slot; read only."""
         self.held_bytes = np.zeros(slots, np.int64)
         """Bytes of prompt that each slot probably has cached, shape ``(slots,)``; read only."""
         self.room_bytes = np.full(slots, DEFAULT_CAPACITY_BYTES, np.int64)
@@ -425,6 +427,7 @@ class PrefixIndex:
         """Grow to `slots` slots; a smaller number has no effect."""
         more = (0, max(0, slots - len(self._caches)))
         self._caches += [_Cache(slot) for slot in range(len(self._caches), slots)]
+        self.claims = [cache.claims for cache in self._caches]
         self.held_bytes = np.pad(self.held_bytes, more)
         self.room_bytes = np.pad(self.room_bytes, more, constant_values=DEFAULT_CAPACITY_BYTES)
         self.oldest_at = np.pad(self.oldest_at, more)

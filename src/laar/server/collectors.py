@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -150,7 +151,13 @@ class Collectors:
         for visits in (
             Scraper(self._targets, self._fleet, interval_s=scrape_s, **common),
             self.names,
-            Prober(self._targets, self._fleet, interval_s=probe_s, **common),
+            Prober(
+                self._targets,
+                self._fleet,
+                interval_s=probe_s,
+                answered_at=self._answered_at,
+                **common,
+            ),
         ):
             tasks.spawn(visits.kind, visits.run)
 
@@ -167,6 +174,11 @@ class Collectors:
         """
         factor = _AT_REST if self._is_at_rest() else 1.0
         return max(set_s, min(factor * set_s, stale_s / 2))
+
+    def _answered_at(self, spec: EndpointSpec) -> float:
+        table = self._table
+        times = (table.answered_at.item(slot) for slot in table.named(spec.address))
+        return max((at for at in times if not math.isnan(at)), default=-math.inf)
 
     def _targets(self) -> Sequence[EndpointSpec]:
         """Return one endpoint per address, since its ranks share pages and connections."""
