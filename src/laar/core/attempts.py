@@ -7,7 +7,10 @@ from laar.core.endpoints import EndpointTable
 from laar.core.membership import key_of
 from laar.core.names import goes_by
 from laar.core.request import Request
-from laar.health import GOOD, Asked, Health, Kind, Reply, Stage
+from laar.errors import RequestError
+from laar.health import GOOD, Asked, Health, Kind, Reply, Stage, judge
+from laar.health.bodies import DEATHS, FEW
+from laar.health.kinds import FAILURES
 from laar.health.requests import NOTHING
 from laar.prefix.blocks import Chain
 
@@ -26,6 +29,8 @@ class Attempts:
     def __init__(self, table: EndpointTable, health: Health) -> None:
         self._table = table
         self._health = health
+        self._bodies = health.records.bodies
+        self._bodies.slot_of = table.slot
 
     def begin(self, decision: Decision, served_at: float | None = None) -> None:
         """Begin the attempt at the chosen endpoint.
@@ -52,6 +57,14 @@ class Attempts:
             name="" if name in decision.settings.aliases else name,  # alias: the main model
         )
         flight.read = health.wants_read(attempt, now)
+        if digest := decision.request.digest:
+            attempt.digest, attempt.tenant = digest, decision.request.tenant
+            attempt.repeated_at = decision.fallbacks[:1]
+            bodies = self._bodies
+            if digest in bodies.seen and bodies.seen[digest][0] < FEW:
+                flight.read = True  # a repeat: its last answer may have been cut off, unread
+            if bodies.doubts or bodies.deadly:
+                bodies.sent(digest, flight.slot)
 
     def begin_helper(self, decision: Decision, slot: int, now: float) -> None:
         """Begin the attempt at a prefiller; if it is excluded, this is its trial."""
@@ -106,10 +119,22 @@ class Attempts:
             failed.append(flight.slot)
         chain = None if decision.view is None else decision.view.chain
         kind = health.retried(traits(decision.request, chain), failed, reply, now)
+        hurt = [slot for slot, _ in flight.unjudged] if kind is not Kind.FULL else []
+        if reply is not None and judge(reply) in FAILURES:
+            hurt.append(flight.slot)
+        for slot in hurt:
+            self._failed(decision, slot, now)
         for slot, attempt in flight.unjudged:
             health.passed_over(slot, now, attempt, kind)
         flight.unjudged.clear()
         return kind
+
+    def _failed(self, decision: Decision, slot: int, now: float) -> None:
+        """Record that the request failed at a slot where its body may have arrived."""
+        if decision.request.digest and not decision.request.shadow:
+            request = decision.request
+            self._bodies.failed(request.digest, request.tenant, slot, now)
+            self._health.questions.look_after(slot, now)
 
     def helped(self, decision: Decision, now: float) -> None:
         """Record that the prefiller of a request has finished."""
@@ -126,6 +151,34 @@ class Attempts:
             health.ended(flight.attempt, end.status, end.cause, now)
         for attempt in flight.helpers:
             health.ended(attempt, end.status, end.cause, now)
+        bodies = self._bodies
+        if bodies.doubts or bodies.deadly:
+            bodies.ended(decision.request.digest, now)
+        if end.cause == "reset" or (end.cause == "disconnect" and end.status is None):
+            self._failed(decision, flight.slot, now)
+
+
+def places_left(
+    request: Request, health: Health, table: EndpointTable, now: float
+) -> tuple[frozenset[str] | None, bool]:
+    """Return where a request may still go (None: anywhere), and whether its body is in doubt.
+
+    Raises:
+        RequestError: 502 if its body has killed or failed enough endpoints.
+    """
+    case = None if request.shadow else health.records.bodies.case(request.digest, now)
+    if case is None or case.deaths + len(case.places) < DEATHS:
+        return None, case is not None
+    places = case.places.items()
+    left = [table.by_slot[slot].address for slot, at in places if health.lives(slot, at)]
+    if case.deaths >= DEATHS or not left:
+        raise RequestError(
+            502,
+            "kills-engines",
+            f"{DEATHS} endpoints failed when they got this body; it is not sent to others",
+        )
+    stays = request.response_id or request.conversation_id or request.subset is not None
+    return None if stays else frozenset(left), True
 
 
 def traits(request: Request, chain: Chain | None) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from laar.accuracy.assessor import PlainAssessor
 from laar.accuracy.retry import parse_tried, with_model
 from laar.core.adapters import Adapters
 from laar.core.apart import Prefiller, may_be_apart
-from laar.core.attempts import kinds_of, traits
+from laar.core.attempts import kinds_of, places_left, traits
 from laar.core.candidates import Candidates, Group
 from laar.core.companions import Companions, beside, check_worth, not_worth_it
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
@@ -145,13 +145,18 @@ class Chooser:
             NoRoomError: no candidate has room.
         """
         policy = self.policies.get(request.policy) or self.policies[self.settings.policy]
-        group, earlier = self._group(request, policy, now)
+        places, in_doubt, bodies = None, False, self.health.records.bodies
+        if bodies.doubts or bodies.deadly:
+            places, in_doubt = places_left(request, self.health, self.table, now)
+        group, earlier = self._group(request, policy, now, places)
         several = not request.model and len(group.models) > 1
         if request.api is Api.OPAQUE or (several and request.api is Api.OTHER):
             if request.companion_of:
                 raise not_worth_it()
             drawn = self._draw(request, group, now)
-            return self._decision(request, group, drawn, now, new_id, earlier, group.alive)
+            return self._decision(
+                request, group, drawn, now, new_id, earlier, group.alive, once=in_doubt
+            )
         group, view, tokens_of, degraded = view_of(self, request, earlier, group, now)
         able = group.alive
         if self.table.windowed or self.needs.refusals:
@@ -168,7 +173,7 @@ class Chooser:
         if view.beside is not None:
             check_worth(view, ranking.order[0])
         return self._decision(
-            request, group, ranking, now, new_id, earlier, able, priority=priority
+            request, group, ranking, now, new_id, earlier, able, priority=priority, once=in_doubt
         )
 
     def _decision(
@@ -182,6 +187,7 @@ class Chooser:
         able: Slots,
         *,
         priority: Priority | None = None,
+        once: bool = False,
     ) -> Decision:
         """Return the decision for the first of a ranking.
 
@@ -202,7 +208,7 @@ class Chooser:
             served = self.table.sent_name(spec, served)
         tokens = uncached_tokens = 0.0
         tried: tuple[str, ...] = ()
-        exhausted = once = False
+        exhausted = False
         prefiller = pull = engine_priority = None
         if view is not None and policy is not None:
             tokens = view.tokens.item(at)
@@ -215,7 +221,7 @@ class Chooser:
             if view.pulls is not None and (pull := view.pulls.chosen(view, at)) is not None:
                 uncached_tokens = max(0.0, uncached_tokens - pull.tokens)
             # If all endpoints are failing, no request is blamed: one of them may have recovered.
-            if health.culprits and not group.standing.all_failing:
+            if not once and health.culprits and not group.standing.all_failing:
                 once = health.records.blame.is_culprit(traits(request, view.chain), now)
             if spec.priority_field and priority is not None:
                 engine_priority = priority(view)

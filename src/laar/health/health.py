@@ -21,6 +21,7 @@ import random
 from collections.abc import Collection, Iterator
 from itertools import islice
 
+from laar.health.bodies import MOST_SEEN
 from laar.health.breaker import OTHERS_TRIAL_S, HealthSettings, Rules, State, Word
 from laar.health.endpoint import Attempt, Endpoint, Stage
 from laar.health.kinds import FAILURES, GOOD, Kind, Reply, judge
@@ -206,6 +207,16 @@ class Health:
                 self.records.mark(attempt.endpoint)
             elif not attempt.overdue and silence_s(attempt, now):
                 self._outcomes.failed(attempt.endpoint, attempt, Kind.HANG, now)
+        if digest := attempt.digest:
+            bodies, slot = self.records.bodies, attempt.endpoint.slot
+            good = attempt.read and done and not attempt.useless
+            attempt.endpoint.over.append((digest, now, good))
+            if digest in bodies.seen:
+                bodies.seen[digest] = bodies.seen[digest][0] + good, slot, now
+            else:
+                bodies.seen[digest] = int(good), slot, now
+                if len(bodies.seen) > MOST_SEEN:
+                    del bodies.seen[next(iter(bodies.seen))]
         self.gone(attempt, now)
 
     def gone(self, attempt: Attempt, now: float) -> None:
@@ -266,6 +277,11 @@ class Health:
         if attempt is not None:
             self.gone(attempt, now)
 
+    def died(self, slot: int, now: float) -> None:
+        """Record that an endpoint refuses connections, or has restarted."""
+        if (endpoint := self._endpoints.get(slot)) is not None:
+            self.records.bodies.gone(endpoint, now)
+
     def read(self, slot: int, kv_usage: float, refused: float, now: float) -> None:
         """Record an endpoint's metrics page: KV cache use, and refusals since the last scrape."""
         if (endpoint := self._endpoints.get(slot)) is None:
@@ -320,6 +336,15 @@ class Health:
         """Return whether a client's request should be the trial of a slot now."""
         endpoint = self._endpoints.get(slot)
         return endpoint is not None and endpoint.breaker.request_due(now)
+
+    def lives(self, slot: int, failed_at: float) -> bool:
+        """Return whether a slot gets requests, and has answered since it failed; if infinite: is
+        busy.
+        """
+        known = self._endpoints.get(slot)
+        if known is None or known.breaker.is_out or known.is_gone:
+            return False
+        return failed_at == math.inf or any(at > failed_at for at in known.proved_at.values())
 
     def agrees(self, slot: int, now: float) -> bool | None:
         """Return whether a slot answers as a sibling does (`Questions.agrees`)."""

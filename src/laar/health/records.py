@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from laar.health.blame import Blame
+from laar.health.bodies import Bodies
 from laar.health.breaker import SLOW_START_S, Rules, Word
 from laar.health.endpoint import Endpoint, Family
 from laar.health.kinds import GOOD, Kind, Reply, judge
@@ -21,6 +22,7 @@ class Records:
         families: the endpoints of each model, by model.
         outliers: slots that may stand out; all others are healthy.
         blame: the requests that fail at every endpoint.
+        bodies: the bodies that may kill engines.
         clients: the clients that get useless answers.
         dull_clients: the clients that get short or repeated answers.
         refusals: the kinds of requests that an endpoint refuses.
@@ -34,6 +36,7 @@ class Records:
         self.families: dict[str, Family] = {}
         self.outliers: set[int] = set()
         self.blame = Blame()
+        self.bodies = Bodies()
         self.clients, self.dull_clients = Clients(), Clients()
         self.refusals = Refusals()
         self.on_word: Callable[[int, Word], object] = lambda _slot, _word: None
@@ -62,6 +65,7 @@ class Records:
             return
         known.attempts.clear()
         self.outliers.discard(slot)
+        self.bodies.drop(slot)
         self.refusals.drop(known)
         del known.family.members[slot]
         known.family.progressed.pop(known, None)

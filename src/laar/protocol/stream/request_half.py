@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from xxhash import xxh3_64_intdigest
+
 from laar.core.decision import Decision
 from laar.core.membership import PLAIN
 from laar.core.request import Api
@@ -99,6 +101,8 @@ class RequestHalf(StreamState):
     _room = MOST_HEADERS
     _subset: frozenset[str] | None = None
     _pool = ""
+    _unread = b""
+    """What stands for a body that is not read: two of the same length count as one."""
     _attempts = 0
     _model_span: tuple[int, int] | None = None
 
@@ -204,6 +208,8 @@ class RequestHalf(StreamState):
         head = self._head = names.read_head(event.headers, env.settings.tenant_header)
         self._id = head.id or env.new_id()
         facts = self._facts = env.facts_of(head.path.partition("?")[0])
+        if head.method == "POST" and (length := event.headers.get("content-length")):
+            self._unread = f"{head.tenant}\n{head.path}\n{length}".encode()
         self.api = facts.api
         if facts.api is _OPAQUE:
             for name in names.ORIGINAL_PATHS:  # the gateway may have rewritten the path
@@ -302,6 +308,8 @@ class RequestHalf(StreamState):
     def _ask(self, read: Body, now: float, out: list[Action]) -> RequestPhase:
         env, head = self.env, self._head
         self.api = read.api
+        if data := self.body.data or self._unread:
+            read.digest = xxh3_64_intdigest(data)
         hook = None if self.answer.is_hidden else env.hook  # such a gateway sends its own body
         if hook is not None and read.spans and self.api is not _OPAQUE:
             try:
