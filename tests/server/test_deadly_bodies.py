@@ -15,7 +15,9 @@ from support.sockets import Arrived, SocketEngine
 pytestmark = pytest.mark.envoy
 
 SHAPES = ["standalone", "gateway"]
-STARTED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+STARTED = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+)
 EVENT = b'data: {"choices": [{"index": 0, "delta": {"content": "a"}}]}\n\n'
 POISON = b"kills"
 
@@ -126,7 +128,9 @@ async def beside(http, envoy, killing, *, text=str):
     ended, tasks, n = asyncio.ensure_future(killing), [], 0
     while not ended.done() or n < 40:
         n += 1
-        tasks.append(asyncio.ensure_future(send(http, envoy, chat(f"{text(n)} others"), timeout=30)))
+        tasks.append(
+            asyncio.ensure_future(send(http, envoy, chat(f"{text(n)} others"), timeout=30))
+        )
         await asyncio.sleep(0.05)
     return await ended, Counter(await asyncio.gather(*tasks))
 
@@ -160,6 +164,5 @@ async def test_a_body_kills_two_engines_at_most(mortals, http, figure, shape, wa
     deaths = sum(engine.deaths for engine in engines)
     figure("deaths of five by one body and its repeats", deaths, "<= 2")
     figure("others lost, of 100", 100 * (1 - others[200] / others.total()), "<= 2")
-    print(way, repeats, shape, deaths, statuses, others)
     assert deaths <= 2
     assert others[200] >= 0.98 * others.total()

@@ -157,6 +157,10 @@ class Bodies:
             self.doubts.pop(digest, None)
             self._keep(digest, case)
 
+    def state(self) -> list[tuple[int, int]]:
+        """Return the bodies of which endpoints died, and how many, to be saved."""
+        return [(digest, case.deaths) for digest, case in self.deadly.items()]
+
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed."""
         for cases in (self.doubts, self.deadly):

@@ -19,6 +19,7 @@ from laar.accuracy.online import Taken
 from laar.core.engine_model import Sample
 from laar.core.stored import Context
 from laar.health import Word
+from laar.health.bodies import DEATHS
 from laar.prefix.blocks import blocks_in
 
 _MAX_TEXT_CHARS = 1024
@@ -196,6 +197,15 @@ class Left(_Record, tag="n"):
     pools: Annotated[tuple[Text, ...], Meta(max_length=_MAX_POOLS)]
 
 
+class InDoubt(_Record, tag="b"):
+    """A body may kill engines, as `laar.health.bodies` says; `addresses` are those it may harm."""
+
+    digest: Count
+    deaths: Count
+    failures: Count
+    addresses: Annotated[tuple[Text, ...], Meta(max_length=DEATHS)]
+
+
 class Reported(_Record, tag="o"):
     """An outcome that a client reported."""
 
@@ -222,4 +232,4 @@ class Leaving(_Record, tag="x"):
 
 
 _OfRequests = Entered | Ended | StoredAt | Turn | Moved
-Record = _OfRequests | Heard | Learned | Left | Reported | Repeated | Judged | Leaving
+Record = _OfRequests | Heard | Learned | Left | InDoubt | Reported | Repeated | Judged | Leaving

@@ -20,7 +20,7 @@ from laar.prefix.beliefs import Shown
 from laar.prefix.density import Density
 from laar.prefix.index import Kept
 from laar.prefix.lengths import MAX_KNOWN, Known
-from laar.sharing.records import Amount, Hashes, Moved, Text, from_bytes, to_bytes, valid
+from laar.sharing.records import Amount, Count, Hashes, Moved, Text, from_bytes, to_bytes, valid
 from laar.sharing.sharing import Sharing
 
 SCHEMA = 1
@@ -111,6 +111,7 @@ def snapshot(
         "names": table.away.state(table.specs(), now),
         "engines": director.engines.state(),
         "retrying": [(tenant, *seen) for tenant, seen in director.retrying.seen.items()],
+        "deadly": director.health.records.bodies.state(),
         "adapters": [(at, director.adapters.state(slot)) for slot, at in addresses.items()],
     }
     orders = sharing.orders.latest() if sharing.orders is not None else iter(())
@@ -205,6 +206,8 @@ def restore(sharing: Sharing, document: dict[str, Any], now: float) -> int:
     director.engines.restore(document.get("engines"), now)
     for tenant, wrong, again in each("retrying", tuple[Text, Amount, Amount]):
         director.retrying.seen[tenant] = wrong, again
+    for digest, deaths in each("deadly", tuple[Count, Count]):
+        director.health.records.bodies.heard(digest, [], deaths, deaths, now)
     for address, adapters in each("adapters", tuple[Text, tuple[Text, ...]]):
         if (slot := slot_of(address)) >= 0:
             director.adapters.restore(slot, adapters)
