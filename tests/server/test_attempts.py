@@ -187,8 +187,8 @@ async def test_no_endpoint_gets_a_request_that_it_is_working_on(hedged, figure, 
         figure(
             f"hedges of {model} to an open attempt", sum(counts) - len([*filter(None, counts)]), "0"
         )
-        assert sorted(counts)[-3:] == [1] * min(len(counts), 3)
-        assert sum(counts) == min(len(counts), 3)
+        assert sorted(counts)[-2:] == [1, 1]
+        assert sum(counts) == 2
         assert not any(name.startswith("x-envoy-hedged") for name in answer.headers)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from laar.core.decision import Completion, Decision
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import key_of
@@ -9,10 +11,16 @@ from laar.core.names import goes_by
 from laar.core.request import Request
 from laar.errors import RequestError
 from laar.health import GOOD, Asked, Health, Kind, Reply, Stage, judge
-from laar.health.bodies import DEATHS, FEW
+from laar.health.bodies import DEATHS, FEW, Case
 from laar.health.kinds import FAILURES
 from laar.health.requests import NOTHING
 from laar.prefix.blocks import Chain
+
+
+RESENT_BYTES = 1 << 20
+"""Size of a body that is sent again after a reset. Engines that refuse a long body (401, 413) close
+the connection while Envoy still writes, and Envoy then sees the reset but not the answer: each
+endpoint would be sent megabytes, for nothing."""
 
 
 class Attempts:
@@ -119,7 +127,10 @@ class Attempts:
             failed.append(flight.slot)
         chain = None if decision.view is None else decision.view.chain
         kind = health.retried(traits(decision.request, chain), failed, reply, now)
-        hurt = [slot for slot, _ in flight.unjudged] if kind is not Kind.FULL else []
+        hurt = [slot for slot, _ in flight.unjudged]
+        unread = reply is None and decision.request.body_bytes > RESENT_BYTES
+        if kind is Kind.FULL or unread:
+            hurt.clear()
         if reply is not None and judge(reply) in FAILURES:
             hurt.append(flight.slot)
         for slot in hurt:
@@ -131,8 +142,8 @@ class Attempts:
 
     def _failed(self, decision: Decision, slot: int, now: float) -> None:
         """Record that the request failed at a slot where its body may have arrived."""
-        if decision.request.digest and not decision.request.shadow:
-            request = decision.request
+        request = decision.request
+        if request.digest and not request.shadow:
             self._bodies.failed(request.digest, request.tenant, slot, now)
             self._health.questions.look_after(slot, now)
 
@@ -153,24 +164,29 @@ class Attempts:
             health.ended(attempt, end.status, end.cause, now)
         bodies = self._bodies
         if bodies.doubts or bodies.deadly:
-            bodies.ended(decision.request.digest, now)
+            good = end.cause == "complete" and end.status is not None and end.status < 500
+            bodies.ended(decision.request.digest, flight.slot, now, good=good)
         if end.cause == "reset" or (end.cause == "disconnect" and end.status is None):
             self._failed(decision, flight.slot, now)
 
 
 def places_left(
     request: Request, health: Health, table: EndpointTable, now: float
-) -> tuple[frozenset[str] | None, bool]:
-    """Return where a request may still go (None: anywhere), and whether its body is in doubt.
+) -> tuple[frozenset[str] | None, Case | None]:
+    """Return where a request may still go (None: anywhere), and the case of its body, if any.
 
     Raises:
         RequestError: 502 if its body has killed or failed enough endpoints.
     """
     case = None if request.shadow else health.records.bodies.case(request.digest, now)
     if case is None or case.deaths + len(case.places) < DEATHS:
-        return None, case is not None
-    places = case.places.items()
-    left = [table.by_slot[slot].address for slot, at in places if health.lives(slot, at)]
+        return None, case
+    failed_at = case.failed_at
+    left = [
+        table.by_slot[slot].address
+        for slot in case.places
+        if health.lives(slot, failed_at.get(slot, -math.inf))
+    ]
     if case.deaths >= DEATHS or not left:
         raise RequestError(
             502,
@@ -178,7 +194,21 @@ def places_left(
             f"{DEATHS} endpoints failed when they got this body; it is not sent to others",
         )
     stays = request.response_id or request.conversation_id or request.subset is not None
-    return None if stays else frozenset(left), True
+    return None if stays else frozenset(left), case
+
+
+def fallbacks_left(
+    decided: tuple[int, int | None], found: tuple[str, ...], case: Case, table: EndpointTable
+) -> tuple[str, ...]:
+    """Return fallbacks with which a body in doubt reaches no more than `DEATHS` endpoints.
+
+    `decided` are the slot and rank of the first, `found` the fallbacks of any other body.
+    """
+    slot, rank = decided
+    places = {slot, *case.places}
+    if case.deaths + len(places) < DEATHS:
+        return found[:1]
+    return tuple(address for address in found if table.slot(key_of(address, rank)) in places)
 
 
 def traits(request: Request, chain: Chain | None) -> tuple[int, ...]:

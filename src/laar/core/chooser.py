@@ -19,7 +19,7 @@ from laar.accuracy.assessor import PlainAssessor
 from laar.accuracy.retry import parse_tried, with_model
 from laar.core.adapters import Adapters
 from laar.core.apart import Prefiller, may_be_apart
-from laar.core.attempts import kinds_of, places_left, traits
+from laar.core.attempts import fallbacks_left, kinds_of, places_left, traits
 from laar.core.candidates import Candidates, Group
 from laar.core.companions import Companions, beside, check_worth, not_worth_it
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
@@ -39,6 +39,7 @@ from laar.core.stored import StoredObjects, not_stored
 from laar.core.views import view_of
 from laar.errors import RequestError
 from laar.health import Health, HealthSettings
+from laar.health.bodies import Case
 from laar.prefix.beliefs import PrefixBeliefs
 
 Priority = Callable[[View], int]
@@ -145,9 +146,9 @@ class Chooser:
             NoRoomError: no candidate has room.
         """
         policy = self.policies.get(request.policy) or self.policies[self.settings.policy]
-        places, in_doubt, bodies = None, False, self.health.records.bodies
+        places, case, bodies = None, None, self.health.records.bodies
         if bodies.doubts or bodies.deadly:
-            places, in_doubt = places_left(request, self.health, self.table, now)
+            places, case = places_left(request, self.health, self.table, now)
         group, earlier = self._group(request, policy, now, places)
         several = not request.model and len(group.models) > 1
         if request.api is Api.OPAQUE or (several and request.api is Api.OTHER):
@@ -155,7 +156,7 @@ class Chooser:
                 raise not_worth_it()
             drawn = self._draw(request, group, now)
             return self._decision(
-                request, group, drawn, now, new_id, earlier, group.alive, once=in_doubt
+                request, group, drawn, now, new_id, earlier, group.alive, case=case
             )
         group, view, tokens_of, degraded = view_of(self, request, earlier, group, now)
         able = group.alive
@@ -173,7 +174,7 @@ class Chooser:
         if view.beside is not None:
             check_worth(view, ranking.order[0])
         return self._decision(
-            request, group, ranking, now, new_id, earlier, able, priority=priority, once=in_doubt
+            request, group, ranking, now, new_id, earlier, able, priority=priority, case=case
         )
 
     def _decision(
@@ -187,7 +188,7 @@ class Chooser:
         able: Slots,
         *,
         priority: Priority | None = None,
-        once: bool = False,
+        case: Case | None = None,
     ) -> Decision:
         """Return the decision for the first of a ranking.
 
@@ -208,7 +209,7 @@ class Chooser:
             served = self.table.sent_name(spec, served)
         tokens = uncached_tokens = 0.0
         tried: tuple[str, ...] = ()
-        exhausted = False
+        exhausted = once = False
         prefiller = pull = engine_priority = None
         if view is not None and policy is not None:
             tokens = view.tokens.item(at)
@@ -221,7 +222,7 @@ class Chooser:
             if view.pulls is not None and (pull := view.pulls.chosen(view, at)) is not None:
                 uncached_tokens = max(0.0, uncached_tokens - pull.tokens)
             # If all endpoints are failing, no request is blamed: one of them may have recovered.
-            if not once and health.culprits and not group.standing.all_failing:
+            if health.culprits and not group.standing.all_failing:
                 once = health.records.blame.is_culprit(traits(request, view.chain), now)
             if spec.priority_field and priority is not None:
                 engine_priority = priority(view)
@@ -233,6 +234,9 @@ class Chooser:
             fallbacks = self._fallbacks(
                 group, ranking, named, prefiller, alike=bool(prefiller or pull or mode)
             )
+        if case is not None:
+            fallbacks = fallbacks_left((slot, spec.rank), fallbacks, case, self.table)
+            once = once or not fallbacks
         return Decision(
             id=new_id(),
             request=request,

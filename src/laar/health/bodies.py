@@ -43,6 +43,7 @@ class Case:
         tenant: who sent it.
         at: when it last failed, or was refused.
         places: the slots where it may have done harm, until when; infinity while in flight.
+        failed_at: those that failed, and when.
         deaths: endpoints that died of it.
         failures: deaths, and failures of endpoints that may be alive.
     """
@@ -50,6 +51,7 @@ class Case:
     tenant: str
     at: float
     places: dict[int, float] = field(default_factory=dict)
+    failed_at: dict[int, float] = field(default_factory=dict)
     deaths: int = 0
     failures: int = 0
 
@@ -94,11 +96,15 @@ class Bodies:
         if case is not None:
             case.places[slot] = math.inf
 
-    def ended(self, digest: int, now: float) -> None:
-        """Record that a copy has ended."""
+    def ended(self, digest: int, slot: int, now: float, *, good: bool) -> None:
+        """Record that a copy has ended at a slot, with a good answer or not."""
+        if good and self.doubts.pop(digest, None) is not None:
+            return
         case = self.deadly.get(digest) or self.doubts.get(digest)
         if case is not None:
-            case.places = {slot: min(at, now) for slot, at in case.places.items()}
+            case.places = {place: min(at, now) for place, at in case.places.items()}
+            if good:
+                case.failed_at.pop(slot, None)
 
     def failed(self, digest: int, tenant: str, slot: int, now: float) -> None:
         """Record that a copy failed where it may have arrived."""
@@ -106,7 +112,7 @@ class Bodies:
             return
         case = self._of(digest, tenant, now)
         case.failures += 1
-        case.places[slot] = now
+        case.places[slot] = case.failed_at[slot] = now
         good, last, at = self.seen.get(digest, (0, -1, -math.inf))
         if last >= 0 and not good and now - at <= LINGER_S:
             case.places.setdefault(last, at)  # nobody saw whether that answer was cut off

@@ -275,6 +275,8 @@ class Health:
         kind = Kind.RETRIED if excused else kind
         self._outcomes.failed(endpoint, attempt, kind, now, excused=excused)
         if attempt is not None:
+            if attempt.digest:
+                endpoint.over.append((attempt.digest, now, False))
             self.gone(attempt, now)
 
     def died(self, slot: int, now: float) -> None:
@@ -338,13 +340,11 @@ class Health:
         return endpoint is not None and endpoint.breaker.request_due(now)
 
     def lives(self, slot: int, failed_at: float) -> bool:
-        """Return whether a slot gets requests, and has answered since it failed; if infinite: is
-        busy.
-        """
+        """Return whether a slot gets requests, and has answered since it failed."""
         known = self._endpoints.get(slot)
         if known is None or known.breaker.is_out or known.is_gone:
             return False
-        return failed_at == math.inf or any(at > failed_at for at in known.proved_at.values())
+        return failed_at == -math.inf or any(at > failed_at for at in known.proved_at.values())
 
     def agrees(self, slot: int, now: float) -> bool | None:
         """Return whether a slot answers as a sibling does (`Questions.agrees`)."""

@@ -26,13 +26,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from laar.core.attempts import RESENT_BYTES
 from laar.core.decision import Decision
 from laar.protocol import headers as names
-
-RESENT_BYTES = 1 << 20
-"""Size of a body that is sent again after a reset. Engines that refuse a long body (401, 413) close
-the connection while Envoy still writes, and Envoy then sees the reset but not the answer: each
-endpoint would be sent megabytes, for nothing."""
 
 REPEATS = 1
 """How often a computation is repeated, wherever its attempts end: each may kill an engine."""
