@@ -11,7 +11,7 @@ from laar.core.names import goes_by
 from laar.core.request import Request
 from laar.errors import RequestError
 from laar.health import GOOD, Asked, Health, Kind, Reply, Stage, judge
-from laar.health.bodies import DEATHS, FEW, Case
+from laar.health.bodies import DEATHS, FEW, LINGER_S, Case
 from laar.health.kinds import FAILURES
 from laar.health.requests import NOTHING
 from laar.prefix.blocks import Chain
@@ -144,7 +144,12 @@ class Attempts:
         """Record that the request failed at a slot where its body may have arrived."""
         request = decision.request
         if request.digest and not request.shadow:
-            self._bodies.failed(request.digest, request.tenant, slot, now)
+            bodies = self._bodies
+            good, last, at = bodies.seen.get(request.digest, (0, slot, now))
+            if last >= 0 and not good and now - at <= LINGER_S and not self._health.lives(last, at):
+                # Nobody saw whether the answer that it gave was cut off.
+                bodies.failed(request.digest, request.tenant, last, now)
+            bodies.failed(request.digest, request.tenant, slot, now)
             self._health.questions.look_after(slot, now)
 
     def helped(self, decision: Decision, now: float) -> None:

@@ -62,7 +62,8 @@ class Bodies:
     Attributes:
         doubts: those of which no endpoint died yet.
         deadly: those of which one did.
-        seen: good answers to the bodies of late, with the slot and the time of the last answer.
+        seen: good answers to the bodies of late, with the time of the last answer, and
+            the slot if nobody saw how it ended, else -1.
         slot_of: returns the slot of an endpoint, by its key; -1 if it is not known.
         on_case: called with a digest and its case after each change, to tell other pickers.
     """
@@ -113,9 +114,6 @@ class Bodies:
         case = self._of(digest, tenant, now)
         case.failures += 1
         case.places[slot] = case.failed_at[slot] = now
-        good, last, at = self.seen.get(digest, (0, -1, -math.inf))
-        if last >= 0 and not good and now - at <= LINGER_S:
-            case.places.setdefault(last, at)  # nobody saw whether that answer was cut off
         self.on_case(digest, case)
 
     def gone(self, endpoint: Endpoint, now: float) -> None:

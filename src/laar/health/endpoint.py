@@ -193,6 +193,8 @@ class Endpoint:
         """When the latest attempts that Envoy retried elsewhere were recorded as failures."""
         self.failures: Counter[Kind] = Counter()
         self.looked_after_at = float("-inf")
+        self.alive_at = float("-inf")
+        """When it last answered anything."""
         self.is_gone = False
         """It refused connections, or has restarted, and has not answered since."""
         self.over: deque[tuple[int, float, bool]] = deque(maxlen=_OVER)
@@ -231,7 +233,7 @@ class Endpoint:
         """Record a good answer; retract failures that were the fault of requests or models."""
         if len(self.proved_at) >= _MAX_NAMES and name not in self.proved_at:
             del self.proved_at[min(self.proved_at, key=self.proved_at.__getitem__)]
-        self.proved_at[name] = now
+        self.proved_at[name] = self.alive_at = now
         self.is_gone = False
         if self.disputed and name not in self.in_a_row:
             self.breaker.excuse(self.disputed, now)

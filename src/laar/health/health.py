@@ -208,7 +208,8 @@ class Health:
             elif not attempt.overdue and silence_s(attempt, now):
                 self._outcomes.failed(attempt.endpoint, attempt, Kind.HANG, now)
         if digest := attempt.digest:
-            bodies, slot = self.records.bodies, attempt.endpoint.slot
+            bodies = self.records.bodies
+            slot = attempt.endpoint.slot if attempt.stream and not attempt.read else -1
             good = attempt.read and done and not attempt.useless
             attempt.endpoint.over.append((digest, now, good))
             if digest in bodies.seen:
@@ -290,7 +291,7 @@ class Health:
             return
         if abs(kv_usage - endpoint.kv_usage) > 0.0:  # false if either is unknown
             endpoint.worked_at = now
-        endpoint.kv_usage = kv_usage
+        endpoint.kv_usage, endpoint.alive_at = kv_usage, now
         if refused:
             self._outcomes.refused(endpoint, refused, now)
 
@@ -344,7 +345,7 @@ class Health:
         known = self._endpoints.get(slot)
         if known is None or known.breaker.is_out or known.is_gone:
             return False
-        return failed_at == -math.inf or any(at > failed_at for at in known.proved_at.values())
+        return failed_at == -math.inf or known.alive_at > failed_at
 
     def agrees(self, slot: int, now: float) -> bool | None:
         """Return whether a slot answers as a sibling does (`Questions.agrees`)."""

@@ -186,6 +186,8 @@ class Questions:
             return
         if refused:
             records.bodies.gone(endpoint, now)
+        elif reply is not None:
+            endpoint.alive_at = now
         verdict = records.judge(endpoint, reply, now) if reply is not None else None
         is_good, breaker = verdict == GOOD, endpoint.breaker
         if verdict is None and reply is not None and reply.status >= 400:
