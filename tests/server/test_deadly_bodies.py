@@ -92,7 +92,7 @@ WAYS = {
     "after-500": says_and_dies(500, 0.1),
     "after-503": says_and_dies(503, 0.1),
     "after-520": says_and_dies(520, 0.3),
-    "after-200": says_and_dies(200, 0.5),
+    "after-200": says_and_dies(200, 0.2),
     "amid": amid,
     "later": later,
 }
@@ -136,8 +136,16 @@ async def beside(http, envoy, killing, *, text=str):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("repeats", REPEATS)
+@pytest.mark.parametrize(
+    ("way", "repeats"),
+    # Copies that were sent while all engines live can't be called back.
+    [
+        (way, repeats)
+        for way in WAYS
+        for repeats in REPEATS
+        if way != "after-200" or "SDK" in repeats
+    ],
+)
 async def test_a_body_kills_two_engines_at_most(mortals, http, figure, shape, way, repeats):
     engines, envoy, _ = await mortals(shape, WAYS[way])
     body = chat("this kills", stream=way == "amid", n=2)

@@ -26,6 +26,8 @@ DEATHS = 2
 """Endpoints that may see a body in doubt, and deaths after which it is refused."""
 LINGER_S = 5.0
 """Seconds within which an engine that a body has broken is found to be gone."""
+_LINGER_GOOD_S = 2.0
+"""The same for a body that got a good answer: more others did than before one that failed."""
 _KEPT_S = 3600.0
 """Seconds for which a death is remembered, counted from the last time that the body was sent."""
 _MOST, _MOST_OF_TENANT = 4096, 256
@@ -124,7 +126,7 @@ class Bodies:
         found = {each.digest: each for each in endpoint.attempts if each.digest}
         there = dict.fromkeys(found, "")
         for digest, at, good in endpoint.over:
-            if now - at <= LINGER_S:
+            if now - at <= (_LINGER_GOOD_S if good else LINGER_S):
                 there[digest] = ""
                 if good and digest in self.seen:
                     count, last, last_at = self.seen[digest]

@@ -28,13 +28,14 @@ from typing import NamedTuple
 
 from laar.core.attempts import RESENT_BYTES
 from laar.core.decision import Decision
+from laar.health.kinds import FULL_STATUSES, UNKNOWN_TO_ENGINE
 from laar.protocol import headers as names
 
 REPEATS = 1
 """How often a computation is repeated, wherever its attempts end: each may kill an engine."""
 
-_BUSY = {429, 529}
-_FAILED = {408, *range(500, 600)} - {501, 505} - _BUSY
+_BUSY = {*FULL_STATUSES}
+_FAILED = {408, *range(500, 600)} - {*UNKNOWN_TO_ENGINE, *FULL_STATUSES}
 _STATUSES = {  # by whether the request may be repeated, and whether the model has other endpoints
     key: ",".join(map(str, sorted(statuses)))
     for key, statuses in {

@@ -509,7 +509,11 @@ class RequestHalf(StreamState):
 def _engine_headers(decision: Decision, path: str) -> tuple[tuple[str, str], ...]:
     """Return the headers that control the engine, besides the destination."""
     found, way = [], decision.way
-    if way.base != PLAIN.base:
+    plain, mark, query = path.partition("?")
+    is_long = plain.endswith("/") and decision.request.api is not _OPAQUE
+    if is_long:  # many engines redirect such a path, and clients do not follow
+        path = plain.rstrip("/") + mark + query
+    if is_long or way.base != PLAIN.base:
         found.append((":path", way.path(path)))
     if way.key:
         found += zip(names.CREDENTIALS, (f"Bearer {way.key}", way.key, way.key), strict=True)
