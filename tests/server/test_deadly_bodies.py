@@ -9,7 +9,6 @@ import aiohttp
 import pytest
 
 from support.clients import chat, post
-from support.grids import crossed
 from support.sockets import Arrived, SocketEngine
 
 pytestmark = pytest.mark.envoy
@@ -72,7 +71,7 @@ async def at_once(engine, _arrived):
 def says_and_dies(status, after_s):
     async def way(engine, arrived):
         await arrived.answer(status, b'{"error":{"message":"broken"}}')
-        asyncio.ensure_future(engine.die(after_s))
+        engine.dying = asyncio.ensure_future(engine.die(after_s))
 
     return way
 
@@ -168,7 +167,7 @@ async def test_a_body_kills_two_engines_at_most(mortals, http, figure, shape, wa
         statuses.append(await send(http, envoy, body, timeout=30))
         return statuses
 
-    statuses, others = await beside(http, envoy, kill())
+    _, others = await beside(http, envoy, kill())
     deaths = sum(engine.deaths for engine in engines)
     figure("deaths of five by one body and its repeats", deaths, "<= 2")
     figure("others lost, of 100", 100 * (1 - others[200] / others.total()), "<= 2")

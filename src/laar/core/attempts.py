@@ -16,7 +16,6 @@ from laar.health.kinds import FAILURES
 from laar.health.requests import NOTHING
 from laar.prefix.blocks import Chain
 
-
 RESENT_BYTES = 1 << 20
 """Size of a body that is sent again after a reset. Engines that refuse a long body (401, 413) close
 the connection while Envoy still writes, and Envoy then sees the reset but not the answer: each

@@ -39,7 +39,7 @@ class Standing:
             if all are healthy.
         trials: excluded slots, with the time of their next trial, in order.
         left_out: why the others get no traffic, by slot.
-        last: those that may yet answer, and so remain the last fallbacks: doubted or full, then those
+        last: those that may yet answer, and so remain the last fallbacks: doubted or full, then
             under trial.
         down: excluded slots that have failed again since they were excluded.
         all_failing: all would have been excluded, so all are tried.

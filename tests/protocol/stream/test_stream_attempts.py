@@ -99,7 +99,7 @@ def test_an_earlier_endpoint_that_answers_a_hedged_request_did_not_fail(served, 
 
 
 def statuses(*without):
-    """Return the statuses of failures as Envoy reads them: by class, but what the request causes."""
+    """Return the statuses of failures as Envoy reads them, but what the request causes."""
     found = {408, 429, *range(500, 600)} - {501, 505, *without}
     return {"x-envoy-retriable-status-codes": ",".join(map(str, sorted(found)))}
 
@@ -143,7 +143,7 @@ def test_no_client_is_told_to_repeat_what_may_have_been_done():
     [
         (503, "upstream_reset_before_response_started{connection_failure}", 503, "no-answer"),
         (503, "no_healthy_upstream", 503, "no-answer"),
-        (502, "upstream_reset_before_response_started{protocol_error}", 503, "no-answer"),
+        (502, "upstream_reset_before_response_started{protocol_error}", 502, "bad-answer"),
         (504, "upstream_per_try_idle_timeout", 504, "timed-out"),
     ],
 )
