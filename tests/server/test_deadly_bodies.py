@@ -125,7 +125,7 @@ async def mortals(gateway, http):
 async def beside(http, envoy, killing, *, text=str):
     """Return the statuses of others' requests while something runs."""
     ended, tasks, n = asyncio.ensure_future(killing), [], 0
-    while not ended.done() or n < 40:
+    while not ended.done() or n < 100:
         n += 1
         tasks.append(
             asyncio.ensure_future(send(http, envoy, chat(f"{text(n)} others"), timeout=30))
@@ -145,6 +145,7 @@ async def beside(http, envoy, killing, *, text=str):
         if way != "after-200" or "SDK" in repeats
     ],
 )
+@pytest.mark.long
 async def test_a_body_kills_two_engines_at_most(mortals, http, figure, shape, way, repeats):
     engines, envoy, _ = await mortals(shape, WAYS[way])
     body = chat("this kills", stream=way == "amid", n=2)
@@ -172,4 +173,4 @@ async def test_a_body_kills_two_engines_at_most(mortals, http, figure, shape, wa
     figure("deaths of five by one body and its repeats", deaths, "<= 2")
     figure("others lost, of 100", 100 * (1 - others[200] / others.total()), "<= 2")
     assert deaths <= 2
-    assert others[200] >= 0.98 * others.total()
+    assert others.total() - others[200] <= max(2, 0.02 * others.total())  # those in flight at both
