@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import Counter
 from io import BytesIO
@@ -128,10 +129,12 @@ async def test_requests_that_break_every_engine_are_blamed_instead_of_the_engine
     envoy = await gateway.envoy(shape, trust_gateway_headers=True)
 
     async def one(n):
+        text = f"{next(sent)} {n}"
         if n % 2:
-            return "poison", await post(http, envoy, chat(f"{n} poison"), **{TENANT: "bad"})
-        return "good", await post(http, envoy, chat(f"{n}"), **{TENANT: "good"})
+            return "poison", await post(http, envoy, chat(f"{text} poison"), **{TENANT: "bad"})
+        return "good", await post(http, envoy, chat(text), **{TENANT: "good"})
 
+    sent = itertools.count()
     await apart(40, 0.02, one)  # the first may cost an engine half a second
     known = runner.picker.health.records.endpoints
     before = {slot: endpoint.breaker.openings for slot, endpoint in known.items()}

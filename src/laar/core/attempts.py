@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from math import log2
 
 from laar.core.decision import Completion, Decision
@@ -9,12 +10,20 @@ from laar.core.endpoints import EndpointTable
 from laar.core.membership import key_of
 from laar.core.names import goes_by
 from laar.core.request import Request
-from laar.health import GOOD, USELESS, Asked, Health, Kind, Reply, Stage
+from laar.errors import RequestError
+from laar.health import GOOD, USELESS, Asked, Health, Kind, Reply, Stage, judge
+from laar.health.bodies import DEATHS, FEW, LINGER_S, Case
+from laar.health.kinds import FAILURES
 from laar.health.requests import NOTHING
 from laar.prefix.blocks import Chain
 
 _SHORT = 10
 """Binary logarithm of the longest prompt, in characters, that is never refused for its length."""
+
+RESENT_BYTES = 1 << 20
+"""Size of a body that is sent again after a reset. Engines that refuse a long body (401, 413) close
+the connection while Envoy still writes, and Envoy then sees the reset but not the answer: each
+endpoint would be sent megabytes, for nothing."""
 
 
 class Attempts:
@@ -31,6 +40,8 @@ class Attempts:
     def __init__(self, table: EndpointTable, health: Health) -> None:
         self._table = table
         self._health = health
+        self._bodies = health.records.bodies
+        self._bodies.slot_of = table.slot
 
     def begin(self, decision: Decision, served_at: float | None = None) -> None:
         """Begin the attempt at the chosen endpoint.
@@ -59,6 +70,14 @@ class Attempts:
         )
         kinds = kinds_of(decision.request) if health.refused else ()
         flight.read = health.wants_read(attempt, now, kinds)
+        if digest := decision.request.digest:
+            attempt.digest, attempt.tenant = digest, decision.request.tenant
+            attempt.repeated_at = decision.fallbacks[:1]
+            bodies = self._bodies
+            if digest in bodies.seen and bodies.seen[digest][0] < FEW:
+                flight.read = True  # a repeat: its last answer may have been cut off, unread
+            if bodies.doubts or bodies.deadly:
+                bodies.sent(digest, flight.slot)
 
     def begin_helper(self, decision: Decision, slot: int, now: float) -> None:
         """Begin the attempt at a prefiller; if it is excluded, this is its trial."""
@@ -113,10 +132,30 @@ class Attempts:
             failed.append(flight.slot)
         chain = None if decision.view is None else decision.view.chain
         kind = health.retried(traits(request, chain), failed, reply, now, request.tenant)
+        hurt = [slot for slot, _ in flight.unjudged]
+        unread = reply is None and decision.request.body_bytes > RESENT_BYTES
+        if kind is Kind.FULL or unread:
+            hurt.clear()
+        if reply is not None and judge(reply) in FAILURES:
+            hurt.append(flight.slot)
+        for slot in hurt:
+            self._failed(decision, slot, now)
         for slot, attempt in flight.unjudged:
             health.passed_over(slot, now, attempt, kind)
         flight.unjudged.clear()
         return kind
+
+    def _failed(self, decision: Decision, slot: int, now: float) -> None:
+        """Record that the request failed at a slot where its body may have arrived."""
+        request = decision.request
+        if request.digest and not request.shadow:
+            bodies = self._bodies
+            good, last, at = bodies.seen.get(request.digest, (0, slot, now))
+            if last >= 0 and not good and now - at <= LINGER_S and not self._health.lives(last, at):
+                # Nobody saw whether the answer that it gave was cut off.
+                bodies.failed(request.digest, request.tenant, last, now)
+            bodies.failed(request.digest, request.tenant, slot, now)
+            self._health.questions.look_after(slot, now)
 
     def helped(self, decision: Decision, now: float) -> None:
         """Record that the prefiller of a request has finished."""
@@ -133,6 +172,53 @@ class Attempts:
             health.ended(flight.attempt, end.status, end.cause, now)
         for attempt in flight.helpers:
             health.ended(attempt, end.status, end.cause, now)
+        bodies = self._bodies
+        if bodies.doubts or bodies.deadly:
+            good = end.cause == "complete" and end.status is not None and end.status < 500
+            bodies.ended(decision.request.digest, flight.slot, now, good=good)
+        if end.cause == "reset" or (end.cause == "disconnect" and end.status is None):
+            self._failed(decision, flight.slot, now)
+
+
+def places_left(
+    request: Request, health: Health, table: EndpointTable, now: float
+) -> tuple[frozenset[str] | None, Case | None]:
+    """Return where a request may still go (None: anywhere), and the case of its body, if any.
+
+    Raises:
+        RequestError: 502 if its body has killed or failed enough endpoints.
+    """
+    case = None if request.shadow else health.records.bodies.case(request.digest, now)
+    if case is None or case.deaths + len(case.places) < DEATHS:
+        return None, case
+    failed_at = case.failed_at
+    left = [
+        table.by_slot[slot].address
+        for slot in case.places
+        if health.lives(slot, failed_at.get(slot, -math.inf))
+    ]
+    if case.deaths >= DEATHS or not left:
+        raise RequestError(
+            502,
+            "kills-engines",
+            f"{DEATHS} endpoints failed when they got this body; it is not sent to others",
+        )
+    stays = request.response_id or request.conversation_id or request.subset is not None
+    return None if stays else frozenset(left), case
+
+
+def fallbacks_left(
+    decided: tuple[int, int | None], found: tuple[str, ...], case: Case, table: EndpointTable
+) -> tuple[str, ...]:
+    """Return fallbacks with which a body in doubt reaches no more than `DEATHS` endpoints.
+
+    `decided` are the slot and rank of the first, `found` the fallbacks of any other body.
+    """
+    slot, rank = decided
+    places = {slot, *case.places}
+    if case.deaths + len(places) < DEATHS:
+        return found[:1]
+    return tuple(address for address in found if table.slot(key_of(address, rank)) in places)
 
 
 def traits(request: Request, chain: Chain | None) -> tuple[int, ...]:

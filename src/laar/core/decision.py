@@ -191,7 +191,8 @@ class Decision:
             client's.
         trial: the endpoint is excluded, and this request tests whether it has recovered.
         left_out: by slot, why health excluded an endpoint.
-        once: similar requests often fail at several endpoints, so this one has no fallbacks.
+        once: its body is in doubt, or similar requests often fail at several endpoints, so this one
+            has no fallbacks.
         alone: no other endpoint serves the model, whatever its health.
         flight: the state of the request between its decision and its end.
     """

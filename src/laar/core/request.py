@@ -91,6 +91,7 @@ class Request:
         max_tokens: limit on the answer; None when the client set none.
         body_bytes: size of the body.
         body: the body, for readers outside the core; empty if there is none.
+        digest: hash of the client's body, or of what else is known of it; 0 if nothing is.
         salt: ``cache_salt`` of the body, and the tenant; prefixes are shared only within a salt.
         tenant: fairness key of flow control.
         priority: priority of the objective that the client named; 0 if none. Requests below 0
@@ -146,6 +147,7 @@ class Request:
     max_tokens: int | None = None
     body_bytes: int = 0
     body: bytes = b""
+    digest: int = 0
     salt: str = ""
     tenant: str = ""
     priority: int = 0

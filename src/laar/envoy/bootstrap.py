@@ -70,7 +70,7 @@ from laar.protocol.paths import (
     SUFFIXES,
 )
 from laar.protocol.reserved import header_pattern
-from laar.protocol.stream.attempts import RETRIED_STATUSES
+from laar.protocol.stream.attempts import REPEATS
 
 _HEADING = "# Rendered by `laar envoy`; change the options it was rendered with, not this file.\n"
 
@@ -345,7 +345,6 @@ def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[A
         repeats: bool = False,
         is_decided: bool = False,
     ) -> Any:
-        faults = RETRIED_STATUSES if repeats else ()
         return _part(
             "route",
             **asdict(options),
@@ -353,8 +352,9 @@ def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[A
             filters=_part(filters, **answers),
             attempts=1 + options.retries,
             **timeouts,
-            retry_on=f"{_NOTHING_DONE},reset" if repeats else _NOTHING_DONE,
-            retried_statuses=[] if is_decided else [429, *faults],
+            retry_on=f"{_NOTHING_DONE},5xx" if repeats else _NOTHING_DONE,
+            retried_statuses=[] if is_decided else [408, 429] if repeats else [429, 529],
+            most=min(REPEATS, options.retries) if repeats else options.retries,
             silence=duration(min(silence_s, options.idle_timeout_s)),
             # If response headers do not arrive in time, the request is also sent to the next
             # endpoint, and the first to respond wins: an endpoint that is only slow is not cut off.

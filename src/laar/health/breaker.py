@@ -193,6 +193,11 @@ class Breaker:
         return self.state is State.OPEN or self.state is State.HALF_OPEN
 
     @property
+    def may_answer(self) -> bool:
+        """Whether it may answer again: it is not excluded, or is being tried, or its probe was."""
+        return not self.is_open or self.state is State.HALF_OPEN or self._probed
+
+    @property
     def is_out(self) -> bool:
         """Whether it gets only trials."""
         return self.state in (State.OPEN, State.HALF_OPEN, State.SUSPECT)

@@ -44,6 +44,7 @@ _MAX_NAMES = 64  # models remembered per endpoint: adapters come and go while an
 _SAID = 32
 _OVERTAKING = 3
 _RETRIED = 64
+_OVER = 256
 _ADMITS_S = 60.0
 """Seconds for which an endpoint that accepted a probe is assumed to need no client's key."""
 _ADMITS_STILL_S = 5.0
@@ -82,6 +83,9 @@ class Attempt:
         overdue: it was silent for too long.
         blamed: that was counted as a failure.
         doubted_at: when its last silence was noticed.
+        digest: hash of the request's body; 0 if it is not known.
+        tenant: who sent it.
+        repeated_at: where Envoy repeats it, if anywhere.
     """
 
     endpoint: Endpoint
@@ -103,6 +107,8 @@ class Attempt:
     overdue: bool = False
     blamed: bool = False
     doubted_at: float = 0.0
+    digest: int = 0
+    repeated_at: tuple[str, ...] = ()
 
     @property
     def is_followed(self) -> bool:
@@ -187,6 +193,13 @@ class Endpoint:
         self.retried: deque[tuple[float, Attempt | None]] = deque(maxlen=_RETRIED)
         """When the latest attempts that Envoy retried elsewhere were recorded as failures."""
         self.failures: Counter[Kind] = Counter()
+        self.looked_after_at = float("-inf")
+        self.alive_at = float("-inf")
+        """When it last answered anything."""
+        self.is_gone = False
+        """It refused connections, or has restarted, and has not answered since."""
+        self.over: deque[tuple[int, float, bool]] = deque(maxlen=_OVER)
+        """The last requests that ended here: their bodies, when, and whether that was good."""
         # By stage: when an attempt last reached it, and when the last few that reached it were
         # sent, and how long they took.
         self.progress_at = [float("-inf")] * len(Stage)
@@ -221,7 +234,8 @@ class Endpoint:
         """Record a good answer; retract failures that were the fault of requests or models."""
         if len(self.proved_at) >= _MAX_NAMES and name not in self.proved_at:
             del self.proved_at[min(self.proved_at, key=self.proved_at.__getitem__)]
-        self.proved_at[name] = now
+        self.proved_at[name] = self.alive_at = now
+        self.is_gone = False
         if self.disputed and name not in self.in_a_row:
             self.breaker.excuse(self.disputed, now)
             self.disputed = 0.0

@@ -21,6 +21,7 @@ import random
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
+from laar.health.bodies import MOST_SEEN
 from laar.health.breaker import OTHERS_TRIAL_S, HealthSettings, Rules, State, Word
 from laar.health.endpoint import Attempt, Endpoint, Stage
 from laar.health.kinds import FAILURES, GOOD, Kind, Reply, judge
@@ -217,6 +218,17 @@ class Health:
                 and not is_clients(self.records, attempt, silent_s, now)
             ):
                 self._outcomes.failed(attempt.endpoint, attempt, Kind.HANG, now)
+        if digest := attempt.digest:
+            bodies = self.records.bodies
+            slot = attempt.endpoint.slot if attempt.stream and not attempt.read else -1
+            good = attempt.read and done and not attempt.useless
+            attempt.endpoint.over.append((digest, now, good))
+            if digest in bodies.seen:
+                bodies.seen[digest] = bodies.seen[digest][0] + good, slot, now
+            else:
+                bodies.seen[digest] = int(good), slot, now
+                if len(bodies.seen) > MOST_SEEN:
+                    del bodies.seen[next(iter(bodies.seen))]
         self.gone(attempt, now)
 
     def gone(self, attempt: Attempt, now: float) -> None:
@@ -281,7 +293,14 @@ class Health:
         kind = Kind.RETRIED if excused else kind
         self._outcomes.failed(endpoint, attempt, kind, now, excused=excused)
         if attempt is not None:
+            if attempt.digest:
+                endpoint.over.append((attempt.digest, now, False))
             self.gone(attempt, now)
+
+    def died(self, slot: int, now: float) -> None:
+        """Record that an endpoint refuses connections, or has restarted."""
+        if (endpoint := self._endpoints.get(slot)) is not None:
+            self.records.bodies.gone(endpoint, now)
 
     def read(self, slot: int, kv_usage: float, refused: float, now: float) -> None:
         """Record an endpoint's metrics page: KV cache use, and refusals since the last scrape."""
@@ -289,7 +308,7 @@ class Health:
             return
         if abs(kv_usage - endpoint.kv_usage) > 0.0:  # false if either is unknown
             endpoint.worked_at = now
-        endpoint.kv_usage = kv_usage
+        endpoint.kv_usage, endpoint.alive_at = kv_usage, now
         if refused:
             self._outcomes.refused(endpoint, refused, now)
 
@@ -337,6 +356,13 @@ class Health:
         """Return whether a client's request should be the trial of a slot now."""
         endpoint = self._endpoints.get(slot)
         return endpoint is not None and endpoint.breaker.request_due(now)
+
+    def lives(self, slot: int, failed_at: float) -> bool:
+        """Return whether a slot gets requests, and has answered since it failed."""
+        known = self._endpoints.get(slot)
+        if known is None or known.breaker.is_out or known.is_gone:
+            return False
+        return failed_at == -math.inf or known.alive_at > failed_at
 
     def agrees(self, slot: int, now: float) -> bool | None:
         """Return whether a slot answers as a sibling does (`Questions.agrees`)."""

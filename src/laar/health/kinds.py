@@ -20,7 +20,7 @@ class Kind(StrEnum):
     """Ways to fail; also label values of the metric."""
 
     STATUS = "status"
-    """502, 503, 504 and the like: any other request would have got the same answer."""
+    """Any 5xx but 500, 501, 505 and 529: any other request would have got the same answer."""
     ERROR = "error"
     """500: broken, or overwhelmed by this request."""
     EVENT = "error-event"
@@ -28,7 +28,7 @@ class Kind(StrEnum):
     DENIED = "denied"
     """401, 402, 403 or 404 while siblings accept."""
     REJECTED = "rejected"
-    """Any other 4xx, or 501, to requests or a probe that siblings accept."""
+    """Any other 4xx, a 3xx, 501 or 505, to requests or a probe that siblings accept."""
     CUT = "cut"
     """An answer that was cut off, unlike siblings' answers."""
     EMPTY = "empty"
@@ -104,7 +104,7 @@ _FULL = re.compile(
 _CLIENTS = re.compile(rb"BadRequest|invalid_request|ValidationError|NotFoundError", re.IGNORECASE)
 _DENIALS = (401, 402, 403, 404)
 FULL_STATUSES = (429, 529)
-NOT_IMPLEMENTED = 501
+UNKNOWN_TO_ENGINE = (501, 505)
 
 
 def judge(reply: Reply) -> Kind | str | None:
@@ -120,14 +120,14 @@ def judge(reply: Reply) -> Kind | str | None:
         if 400 <= status < 500 or _CLIENTS.search(text):
             return None
         return Kind.EVENT
-    if 200 <= status < 400:
+    if 200 <= status < 300:
         return GOOD
     if status in FULL_STATUSES:
         return Kind.FULL
     if status in _DENIALS:
         return Kind.DENIED
-    if 400 <= status < 500 or status == NOT_IMPLEMENTED:
-        return None
+    if status < 500 or status in UNKNOWN_TO_ENGINE:
+        return None  # a 3xx sends the request elsewhere, perhaps for a slash in its path
     if status == 503 and (reply.retry_after_s is not None or _FULL.search(text)):
         return Kind.FULL
     return Kind.ERROR if status == 500 else Kind.STATUS

@@ -27,6 +27,7 @@ _REJECTED_ROW = 4  # client errors before a probe decides, since clients may be 
 _COMPARED = USELESS | {Kind.DENIED, Kind.REJECTED}
 """Kinds that count as failures only once a sibling has done better with the same probe."""
 _NO_ANSWER = frozenset((Kind.STATUS, Kind.RETRIED))
+_AGAIN_S = 1.0
 _COMPARED_S = 60.0
 """Seconds for which two endpoints that gave the same answer are assumed to do so."""
 
@@ -132,6 +133,13 @@ class Questions:
                 if len(pair.said) == len(pair.slots):
                     pair.agrees = bool(said) and len(set(pair.said.values())) == 1
 
+    def look_after(self, slot: int, now: float) -> None:
+        """Probe an endpoint that may have died, at most once a second."""
+        endpoint = self._records.endpoints.get(slot)
+        if endpoint is not None and self.may_ask and now - endpoint.looked_after_at >= _AGAIN_S:
+            endpoint.looked_after_at = now
+            self._controls.setdefault(slot, False)
+
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed."""
         self._controls.pop(slot, None)
@@ -176,6 +184,10 @@ class Questions:
         endpoint = records.endpoints.get(slot)
         if endpoint is None:
             return
+        if refused:
+            records.bodies.gone(endpoint, now)
+        elif reply is not None:
+            endpoint.alive_at = now
         verdict = records.judge(endpoint, reply, now) if reply is not None else None
         is_good, breaker = verdict == GOOD, endpoint.breaker
         if verdict is None and reply is not None and reply.status >= 400:

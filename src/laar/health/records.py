@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from laar.health.blame import Blame
+from laar.health.bodies import Bodies
 from laar.health.breaker import SLOW_START_S, Rules, Word
 from laar.health.endpoint import Endpoint, Family
 from laar.health.kinds import GOOD, Kind, Reply, judge
@@ -24,6 +25,7 @@ class Records:
         families: the endpoints of each model, by model.
         outliers: slots that may stand out; all others are healthy.
         blame: the requests that fail at every endpoint.
+        bodies: the bodies that may kill engines.
         clients: the clients that get useless answers.
         dull_clients: the clients that get short or repeated answers.
         refusals: the kinds of requests that an endpoint refuses.
@@ -38,6 +40,7 @@ class Records:
         self.families: dict[str, Family] = {}
         self.outliers: set[int] = set()
         self.blame = Blame()
+        self.bodies = Bodies()
         self.clients, self.dull_clients = Clients(), Clients()
         self.refusals = Refusals()
         self.silences: Latest[str, dict[int, float]] = Latest(_MAX_TENANTS)
@@ -67,6 +70,7 @@ class Records:
             return
         known.attempts.clear()
         self.outliers.discard(slot)
+        self.bodies.drop(slot)
         self.refusals.drop(known)
         del known.family.members[slot]
         known.family.progressed.pop(known, None)

@@ -39,7 +39,8 @@ class Standing:
             if all are healthy.
         trials: excluded slots, with the time of their next trial, in order.
         left_out: why the others get no traffic, by slot.
-        last: those that may yet answer, and so remain the last fallbacks: doubted or full.
+        last: those that may yet answer, and so remain the last fallbacks: doubted or full, then
+            under trial.
         down: excluded slots that have failed again since they were excluded.
         all_failing: all would have been excluded, so all are tried.
         until: when this must be recomputed.
@@ -102,7 +103,10 @@ def standing_of(
         left_out={e.slot: _why_out(e, now) for e in left}
         | {e.slot: _why_full(e.breaker.full_until - now) for e in waiting}
         | {e.slot: "doubted: it failed, perhaps through the client's fault" for e in unsure},
-        last=[e.slot for e in (*unsure, *left, *waiting) if not e.breaker.is_open],
+        last=[
+            *(e.slot for e in (*unsure, *left, *waiting) if not e.breaker.is_open),
+            *(e.slot for e in left if e.breaker.is_open and e.breaker.may_answer),
+        ],
         down=[e.slot for e in left if e.breaker.failed_again and e.breaker.is_open],
         all_failing=all_failing,
         until=min(at for at in changes if at > now),

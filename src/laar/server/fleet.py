@@ -225,6 +225,8 @@ class FleetState:
         """Record a probe of an endpoint."""
         table = self._table
         table.round_trip(address, rtt_s, now)
+        for slot in table.named(address) if rtt_s == math.inf else ():
+            self._picker.health.died(slot, now)
         for slot in table.draining:
             spec, is_gone = table.spec(slot), table.failures[slot] >= MAX_FAILURES
             if spec.address == address and (is_gone or spec.metrics_url == ""):  # it has no page

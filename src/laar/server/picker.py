@@ -193,6 +193,7 @@ class Picker:
         self.observability.page.read(key, reading)
         slot = self.table.slot(key)
         if reading.restarted and slot >= 0:
+            self.health.died(slot, self.clock())
             self.director.plugins.ask("restarted", slot)
             self.director.needs.drop(slot)
             self.director.engines.restarted(slot)

@@ -16,6 +16,7 @@ from laar.accuracy.difficulty import Repeat
 from laar.accuracy.online import Taken
 from laar.core.engine_model import Sample
 from laar.health import Word
+from laar.health.bodies import DEATHS
 from laar.prefix.blocks import blocks_in
 from laar.prefix.contexts import Context
 from laar.untrusted import LARGEST, MAX_TEXT_CHARS, Amount, Text
@@ -176,6 +177,15 @@ class Left(_Record, tag="n"):
     pools: Annotated[tuple[Text, ...], Meta(max_length=_MAX_POOLS)]
 
 
+class InDoubt(_Record, tag="b"):
+    """A body may kill engines, as `laar.health.bodies` says; `addresses` are those it may harm."""
+
+    digest: Count
+    deaths: Count
+    failures: Count
+    addresses: Annotated[tuple[Text, ...], Meta(max_length=DEATHS)]
+
+
 class Reported(_Record, tag="o"):
     """An outcome that a client reported."""
 
@@ -202,4 +212,4 @@ class Leaving(_Record, tag="x"):
 
 
 _OfRequests = Entered | Ended | StoredAt | Turn | Moved
-Record = _OfRequests | Heard | Learned | Left | Reported | Repeated | Judged | Leaving
+Record = _OfRequests | Heard | Learned | Left | InDoubt | Reported | Repeated | Judged | Leaving

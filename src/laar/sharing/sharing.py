@@ -18,6 +18,7 @@ from laar.core.away import Away
 from laar.core.director import Director
 from laar.core.engine_model import Sample
 from laar.health import Word
+from laar.health.bodies import DEATHS, Case
 from laar.plugins.stored import StoredObjects
 from laar.sharing.batches import Unreadable, read_batch, write_batch
 from laar.sharing.outbox import Outbox
@@ -27,6 +28,7 @@ from laar.sharing.records import (
     Ended,
     Entered,
     Heard,
+    InDoubt,
     Judged,
     Learned,
     Leaving,
@@ -221,6 +223,10 @@ class Sharing:
                 director.engines.heard(slot, sample)
             case Left(name, model, pools):
                 director.table.away.hear(Away(name, model, pools, now), now)
+            case InDoubt(digest, deaths, failures, addresses):
+                places = [slot for slot in map(slot_of, addresses) if slot >= 0]
+                bodies = director.health.records.bodies
+                bodies.heard(digest, places, deaths, failures, now)
             case Reported(outcome) if self.online is not None:
                 self.online.heard(outcome, now)
             case Repeated(repeat) if self.online is not None:
@@ -242,6 +248,7 @@ class Sharing:
         director.table.away.on_away = lambda away: add(Left(away.name, away.model, away.pools))
         director.engines.on_sample = self._sampled
         director.health.records.on_word = self._said
+        director.health.records.bodies.on_case = self._doubts
         if self.online is not None:
             self.online.on_taken = lambda outcome: add(Reported(outcome))
             self.online.repeats.on_reported = lambda repeat: add(Repeated(repeat))
@@ -252,6 +259,11 @@ class Sharing:
         table = self.director.table
         if slot in table.active:
             self.outbox.add(Heard(table.spec(slot).key, word))
+
+    def _doubts(self, digest: int, case: Case) -> None:
+        by_slot = self.director.table.by_slot
+        places = tuple(by_slot[slot].key for slot in case.places if slot in by_slot)
+        self.outbox.add(InDoubt(digest, case.deaths, case.failures, places[:DEATHS]))
 
     def _sampled(self, slot: int, sample: Sample) -> None:
         passed_s = max(0.0, self.now - self._samples_at)

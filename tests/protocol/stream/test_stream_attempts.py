@@ -98,12 +98,15 @@ def test_an_earlier_endpoint_that_answers_a_hedged_request_did_not_fail(served, 
     assert driven.recorder.failed == ([ranked[:failed]] if failed else [])
 
 
-REPEATS = {
-    "x-envoy-retry-on": "reset",
-    "x-envoy-retriable-status-codes": "429,500,502,503,504",
-}
-ONLY_429 = {"x-envoy-retriable-status-codes": "429"}
-BUSY_ENDS = {"x-envoy-retriable-status-codes": "500,502,504"}
+def statuses(*without):
+    """Return the statuses of failures as Envoy reads them, but what the request causes."""
+    found = {408, 429, *range(500, 600)} - {501, 505, *without}
+    return {"x-envoy-retriable-status-codes": ",".join(map(str, sorted(found)))}
+
+
+REPEATS = {"x-envoy-retry-on": "reset", "x-envoy-max-retries": "1", **statuses()}
+ONLY_BUSY = {"x-envoy-retriable-status-codes": "429,529"}
+BUSY_ENDS = statuses(429, 503, 529)
 """The only endpoint's `retry-after` is for the client."""
 
 
@@ -113,11 +116,11 @@ BUSY_ENDS = {"x-envoy-retriable-status-codes": "500,502,504"}
         (1, body(), {**REPEATS, **BUSY_ENDS}),
         (3, body(), REPEATS),
         (3, body(store=False, background=None), REPEATS),
-        (3, body(store=True), ONLY_429),
+        (3, body(store=True), ONLY_BUSY),
         (1, body(store=True), {}),
-        (3, body(background=True), ONLY_429),
+        (3, body(background=True), ONLY_BUSY),
         # Hedged: never to an endpoint where an attempt may be open.
-        (2, body(stream=True), {**REPEATS, "x-envoy-max-retries": "1"}),
+        (2, body(stream=True), REPEATS),
         (3, body(stream=True), REPEATS),
     ],
 )
@@ -140,7 +143,7 @@ def test_no_client_is_told_to_repeat_what_may_have_been_done():
     [
         (503, "upstream_reset_before_response_started{connection_failure}", 503, "no-answer"),
         (503, "no_healthy_upstream", 503, "no-answer"),
-        (502, "upstream_reset_before_response_started{protocol_error}", 503, "no-answer"),
+        (502, "upstream_reset_before_response_started{protocol_error}", 502, "bad-answer"),
         (504, "upstream_per_try_idle_timeout", 504, "timed-out"),
     ],
 )

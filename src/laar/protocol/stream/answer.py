@@ -12,7 +12,7 @@ from laar.protocol import agreed
 from laar.protocol.answers import MAX_ERROR_BYTES, NO_USAGE, AnswerReader
 from laar.protocol.events import ResponseHeaders
 from laar.protocol.ports import Recorder, Restorer
-from laar.protocol.usefulness import REDIRECTS, flaw_of_type
+from laar.protocol.usefulness import flaw_of_type
 
 EXPLAINED = (400, 413, 422, 503)
 """Statuses of refusals whose bodies show why: a request that is too long, or an engine that is full
@@ -65,12 +65,11 @@ class Answer:
         reply = Reply(status=event.status, retry_after_s=event.retry_after_s)
         if event.status in EXPLAINED and read and reply.retry_after_s is None:
             self._refusal = reply
-        redirects = event.status in REDIRECTS
-        if request.api is Api.OPAQUE or not (self.accepted or redirects):
+        if request.api is Api.OPAQUE or not self.accepted:
             pass
         elif event.end:
             reply = Reply(status=event.status, found=Kind.EMPTY)
-        elif redirects or flaw_of_type(event.media_type, request.api, stream=request.stream):
+        elif flaw_of_type(event.media_type, request.api, stream=request.stream):
             reply = Reply(status=event.status, found=Kind.TYPE, detail=event.media_type)
         elif event.encoded:  # unasked: its request had no accept-encoding
             found = GOOD if request.shadow or request.prefill_in_place else Kind.UNREADABLE
@@ -177,6 +176,9 @@ def no_answer_error(event: ResponseHeaders, model: str, *, repeats: bool) -> Req
 
     Unless Envoy `repeats` a request that may have arrived, clients are not told to do so either.
     """
+    if "protocol_error" in event.details:
+        error = f"an endpoint for the model `{model[:200]}` answered with what is not HTTP"
+        return RequestError(502, "bad-answer", error)
     silent = event.status == 504
     what = "answered in time" if silent else "could be reached"
     error = f"no endpoint for the model `{model[:200]}` {what}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from laar.core.attempts import RESENT_BYTES
 from laar.core.decision import Decision
 from laar.errors import RequestError
 from laar.protocol import agreed
@@ -22,7 +23,6 @@ from laar.protocol.events import (
     ResponseTrailers,
 )
 from laar.protocol.stream.answer import EXPLAINED, failed_attempts, no_answer_error
-from laar.protocol.stream.attempts import RESENT_BYTES
 from laar.protocol.stream.contract_headers import MAX_HEADERS_TO_ADD_TO, headers_of_answer, refusal
 from laar.protocol.stream.dialect import OF_OTHERS
 from laar.protocol.stream.phases import ResponsePhase

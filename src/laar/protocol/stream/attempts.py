@@ -3,14 +3,17 @@
 ================================= ============================== ==================================
 the attempt                       a computation                  a request that acts
 ================================= ============================== ==================================
-certainly did nothing: no         is repeated at the next        the same
-connection, reset before it was   endpoint
-sent, 429
-may have acted: 500, 502, 503,    is repeated; after a reset,    ends: the client gets the engine's
-504, reset later                  only if its body is short      answer, or 503
+certainly did nothing: no         is repeated once at the next   is repeated at the next endpoint,
+connection, reset before it was   endpoint                       then at the one after it
+sent, 429, 529
+may have acted: 408, 5xx but 501  the same; after a reset, only  ends: the client gets the engine's
+and 505, reset later              if its body is short           answer, or 503
 is open: no headers in time       is hedged, to an endpoint      is waited for
                                   where no attempt is open
 ================================= ============================== ==================================
+
+Envoy counts all retries of a request alike. So none of a computation's follows a second attempt,
+which may have died of it as the first did (`laar.health.bodies`).
 
 A request *acts* unless laar knows that it only computes an answer: its method is safe, or its path
 is one of `laar.protocol.paths` and its body asks for nothing else. While a hedged attempt is open,
@@ -23,20 +26,24 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from laar.core.attempts import RESENT_BYTES
 from laar.core.decision import Decision
+from laar.health.kinds import FULL_STATUSES, UNKNOWN_TO_ENGINE
 from laar.protocol import headers as names
 
-RESENT_BYTES = 1 << 20
-"""Size of a body that is sent again after a reset. Engines that refuse a long body (401, 413) close
-the connection while Envoy still writes, and Envoy then sees the reset but not the answer: each
-endpoint would be sent megabytes, for nothing."""
+REPEATS = 1
+"""How often a computation is repeated, wherever its attempts end: each may kill an engine."""
 
-RETRIED_STATUSES = (500, 502, 503, 504)
+_BUSY = {*FULL_STATUSES}
+_FAILED = {408, *range(500, 600)} - {*UNKNOWN_TO_ENGINE, *FULL_STATUSES}
 _STATUSES = {  # by whether the request may be repeated, and whether the model has other endpoints
-    (True, True): "429,500,502,503,504",
-    (False, True): "429",
-    (True, False): "500,502,504",
-    (False, False): "",
+    key: ",".join(map(str, sorted(statuses)))
+    for key, statuses in {
+        (True, True): _FAILED | _BUSY,
+        (False, True): _BUSY,
+        (True, False): _FAILED - {503},
+        (False, False): set(),
+    }.items()
 }
 
 _PATIENCE = 10.0
@@ -86,9 +93,10 @@ def attempts_of(decision: Decision, limit: int, *, acts: bool, body_bytes: int |
         retries.append((names.RETRIED_STATUSES, statuses))
     if repeats and body_bytes is not None and body_bytes <= RESENT_BYTES:
         retries.append((names.RETRY_ON, "reset"))
-    if patience_s in names.BEGINS_S and len(ranked) < limit:
-        # Each attempt is then at an endpoint of its own.
-        retries.append((names.MAX_RETRIES, str(len(ranked) - 1)))
+    if repeats:
+        # If it is hedged, each attempt is at an endpoint of its own.
+        most = min(REPEATS, limit - 1, len(ranked) - 1 if patience_s in names.BEGINS_S else limit)
+        retries.append((names.MAX_RETRIES, str(most)))
     return Attempts(destinations, patience_s, tuple(retries))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from hashlib import blake2b
 from itertools import chain
 from typing import Any
 
@@ -102,6 +103,8 @@ class RequestHalf(StreamState):
     _room = MOST_HEADERS
     _subset: frozenset[str] | None = None
     _pool = ""
+    _unread = b""
+    """What stands for a body that is not read: two of the same length count as one."""
     _attempts = 0
     _model_span: tuple[int, int] | None = None
 
@@ -207,6 +210,8 @@ class RequestHalf(StreamState):
         head = self._head = names.read_head(event.headers, env.settings.tenant_header)
         self._id = head.id or env.new_id()
         facts = self._facts = env.facts_of(head.path.partition("?")[0])
+        if head.method == "POST" and (length := event.headers.get("content-length")):
+            self._unread = f"{head.tenant}\n{head.path}\n{length}".encode()
         self.api = facts.api
         if facts.api is _OPAQUE:
             for name in names.ORIGINAL_PATHS:  # the gateway may have rewritten the path
@@ -305,6 +310,9 @@ class RequestHalf(StreamState):
     def _ask(self, read: Body, now: float, out: list[Action]) -> RequestPhase:
         env, head = self.env, self._head
         self.api = read.api
+        if data := self.body.data or self._unread:
+            # Nobody can make a body with the hash of another's.
+            read.digest = int.from_bytes(blake2b(data, digest_size=8).digest(), "little")
         hook = None if self.answer.is_hidden else env.hook  # such a gateway sends its own body
         if hook is not None and read.spans and self.api is not _OPAQUE:
             try:
@@ -507,7 +515,11 @@ class RequestHalf(StreamState):
 def _engine_headers(decision: Decision, path: str) -> tuple[tuple[str, str], ...]:
     """Return the headers that control the engine, besides the destination."""
     found, way = list[tuple[str, str]](), decision.way
-    if way.base != PLAIN.base:
+    plain, mark, query = path.partition("?")
+    is_long = plain.endswith("/") and decision.request.api is not _OPAQUE
+    if is_long:  # many engines redirect such a path, and clients do not follow
+        path = plain.rstrip("/") + mark + query
+    if is_long or way.base != PLAIN.base:
         found.append((":path", way.path(path)))
     if way.key:
         found += zip(names.CREDENTIALS, (f"Bearer {way.key}", way.key, way.key), strict=True)
