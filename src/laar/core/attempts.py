@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from laar.core.decision import Completion, Decision
 from laar.core.endpoints import EndpointTable
-from laar.core.membership import key_of
-from laar.core.names import goes_by
+from laar.core.membership import goes_by, key_of
 from laar.core.request import Request
 from laar.health import GOOD, Asked, Health, Kind, Reply, Stage
 from laar.health.requests import NOTHING

@@ -1,8 +1,8 @@
-"""Find endpoints by the name of a model or pool, by address, or by IP; compare model names."""
+"""Find endpoints by the name of a model or pool, by address, or by IP."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from laar.core.membership import EndpointSpec
 from laar.core.modes import ByModel, Mode, modes_of
 
-_SEPARATORS = "-.:@_"
 _NO_SLOTS = np.empty(0, np.intp)
 
 
@@ -132,20 +131,3 @@ def is_among(address: str, items: frozenset[str]) -> bool:
 
 def _arrays(slots: Mapping[str, list[int]]) -> dict[str, NDArray[np.intp]]:
     return {name: np.array(found, np.intp) for name, found in slots.items()}
-
-
-def goes_by(name: str, known: Iterable[str]) -> bool:
-    """Return whether an answer's model name is a known name or a variant of one.
-
-    Engines may give the path that the model was loaded from, or append a date or version.
-    """
-    own = _last_part(name)
-    for other in map(_last_part, known):
-        short, long = sorted((own, other), key=len)
-        if long.startswith(short) and (short == long or long[len(short)] in _SEPARATORS):
-            return bool(short)
-    return False
-
-
-def _last_part(name: str) -> str:
-    return name.rstrip("/").rpartition("/")[2].casefold()
