@@ -6,9 +6,12 @@ from laar.core.decision import Completion, Decision
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import goes_by, key_of
 from laar.core.request import Request
-from laar.health import GOOD, Asked, Health, Kind, Reply, Stage
+from laar.health import FAILURES, GOOD, Asked, Health, Kind, Reply, Stage, judge
 from laar.health.requests import NOTHING
 from laar.prefix.blocks import Chain
+
+ENDPOINT, PREFILLER, SOURCE = "endpoint", "prefiller", "source"
+"""What attempts may share, besides the adapter, the model, the API and the client."""
 
 
 class Attempts:
@@ -51,6 +54,8 @@ class Attempts:
             name="" if name in decision.settings.aliases else name,  # alias: the main model
         )
         flight.read = health.wants_read(attempt, now)
+        if health.suspects.culprits:
+            health.suspects.sent(shared_of(decision, flight.slot), now)
 
     def begin_helper(self, decision: Decision, slot: int, now: float) -> None:
         """Begin the attempt at a prefiller; if it is excluded, this is its trial."""
@@ -74,6 +79,13 @@ class Attempts:
             begun = flight.attempt is not None and flight.attempt.stage is not Stage.SENT
             if reply.event or not begun:
                 excused = self._judge(decision, reply, now) is Kind.REQUEST
+        failed = reply.event or reply.status >= 500
+        if failed or (
+            now < health.suspects.until
+            and flight.attempt is not None
+            and flight.attempt.stage is Stage.SENT
+        ):
+            self._compare(decision, flight.slot, judge(reply), now)
         if flight.attempt is not None:
             spec = self._table.by_slot.get(flight.slot)  # None if the endpoint has left
             if reply.model and (spec is None or goes_by(reply.model, spec.models)):
@@ -106,9 +118,18 @@ class Attempts:
         chain = None if decision.view is None else decision.view.chain
         kind = health.retried(traits(decision.request, chain), failed, reply, now)
         for slot, attempt in flight.unjudged:
+            self._compare(decision, slot, kind, now)
             health.passed_over(slot, now, attempt, kind)
         flight.unjudged.clear()
         return kind
+
+    def _compare(
+        self, decision: Decision, slot: int, verdict: Kind | str | None, now: float
+    ) -> None:
+        """Compare an attempt with others by all that they share; refusals show nothing."""
+        failed = verdict in FAILURES or verdict in (Kind.RETRIED, Kind.REQUEST)
+        if failed or verdict == GOOD:
+            self._health.suspects.note(shared_of(decision, slot), now, failed=failed)
 
     def helped(self, decision: Decision, now: float) -> None:
         """Record that the prefiller of a request has finished."""
@@ -122,6 +143,8 @@ class Attempts:
         if flight.unjudged:  # no endpoint answered
             self._judge(decision, None, now)
         if flight.attempt is not None:
+            if end.cause == "reset" and flight.attempt.stage is Stage.SENT:
+                self._compare(decision, flight.slot, Kind.RETRIED, now)
             health.ended(flight.attempt, end.status, end.cause, now)
         for attempt in flight.helpers:
             health.ended(attempt, end.status, end.cause, now)
@@ -141,6 +164,21 @@ def traits(request: Request, chain: Chain | None) -> tuple[int, ...]:
     if chain is not None and len(chain):
         found += {chain.hashes[0], chain.hashes[-1]}
     return tuple(found)
+
+
+def shared_of(decision: Decision, slot: int) -> dict[str, str]:
+    """Return what an attempt at an endpoint may share with others: see `laar.health.suspects`."""
+    request, flight = decision.request, decision.flight
+    found = {
+        ENDPOINT: str(slot),
+        PREFILLER: "" if decision.prefiller is None else decision.prefiller.address,
+        SOURCE: "" if decision.pull is None else decision.pull.address,
+        "adapter": flight.adapter,
+        "model": flight.model,
+        "API": request.api.value,
+        "client": str(hash(request.tenant)) if request.tenant else "",  # it may be a secret
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def kinds_of(request: Request) -> tuple[int, ...]:

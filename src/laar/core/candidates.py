@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from laar.core.apart import Prefillers
+from laar.core.attempts import PREFILLER, SOURCE
 from laar.core.away import is_away
 from laar.core.catalog import no_such_model
 from laar.core.decision import DirectorSettings
@@ -109,7 +110,7 @@ class Candidates:
             group is None
             or group.readings != self._table.readings
             or not group.at <= now < group.until
-            or group.health != health.records.version
+            or group.health != health.records.version + health.suspects.version
         ):
             group = self._work_out(key, subset, now)
             if subset is None:
@@ -171,7 +172,7 @@ class Candidates:
             at=now,
             until=min(now + MAX_AGE_S, standing.until),
             readings=table.readings,
-            health=records.version,
+            health=records.version + self._health.suspects.version,
             standing=standing,
             weights=table.weights(model),
         )
@@ -179,7 +180,7 @@ class Candidates:
             group.prefillers = self._prefillers(group, prefillers, now)
         if len(sources) > 1:
             sources, answers = self._answering(group, sources, now)
-            group.sources = sources[answers >= SURE]
+            group.sources = self._unsuspected(SOURCE, sources[answers >= SURE], now)
         return group
 
     def _names(self, slots: Slots) -> list[str]:
@@ -190,12 +191,22 @@ class Candidates:
         """Return the endpoints that may prefill; if none may, no request is split."""
         table = self._table
         slots = slots[unsaturated(table, slots, self._max_waiting, now)]
-        slots, answers = self._answering(group, slots, now)
+        slots, answers = self._answering(group, self._unsuspected(PREFILLER, slots, now), now)
         if not len(slots):
             return None
         own, kv_group = table.kv_group[group.slots], table.kv_group[slots]
         own[~(table.fetches[group.slots] & np.isin(own, kv_group))] = -1
         return Prefillers(slots=slots, kv_group=kv_group, kv_group_of=own, answers=answers)
+
+    def _unsuspected(self, attribute: str, slots: Slots, now: float) -> Slots:
+        """Return the endpoints with which, in this part, requests do not fail."""
+        suspects, address = self._health.suspects, self._table.address
+        if not suspects.culprits or not self._health.settings.enabled:
+            return slots
+        kept = [
+            slot for slot in slots.tolist() if not suspects.avoids(attribute, address(slot), now)
+        ]
+        return np.array(kept, np.intp)
 
     def _answering(self, group: Group, slots: Slots, now: float) -> tuple[Slots, Floats]:
         """Return those of some endpoints that are up and healthy, and P(it answers) of each."""
