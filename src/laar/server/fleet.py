@@ -130,6 +130,7 @@ class FleetState:
                     self._reports.pop(spec.address, None)
                     self._published.pop(spec.address, None)
                 self.problem(Fault.LOAD, GONE, spec.key)
+                self.problem(Fault.KV_EVENTS, GONE, spec.address)
                 self._picker.context.forget(spec.address)
                 self._lose(self._table.slot_counted(spec.key))
 
