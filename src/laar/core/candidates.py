@@ -24,6 +24,11 @@ from laar.core.request import GENERATES, Api, Request
 from laar.core.roundtrip import KEPT_OPEN_S, fresh_rtt
 from laar.errors import RequestError
 from laar.health import Health, Standing, standing_of
+from laar.latest import Latest
+
+_MAX_GROUPS = 4096
+"""Groups kept: three for each served name in each pool. Clients may choose names that an engine
+loads when asked."""
 
 MAX_AGE_S = 1.0
 """Seconds for which a group is valid without new readings, since readings go stale."""
@@ -84,7 +89,7 @@ class Candidates:
         self._health = health
         self._aliases = settings.aliases
         self._max_waiting = settings.max_waiting
-        self._groups: dict[tuple[str, str, bool | None], Group] = {}
+        self._groups: Latest[tuple[str, str, bool | None], Group] = Latest(_MAX_GROUPS)
         self._version = -1
         self.refused = Refused()
 
@@ -103,7 +108,7 @@ class Candidates:
         if self._version != self._table.version:
             self._version = self._table.version
             self._table.away.look(now)
-            self._groups.clear()  # at most three groups for each served name in each pool
+            self._groups.clear()
         key = request.pool, request.model, False if request.encodes else GENERATES[request.api]
         group = self._groups.get(key) if subset is None else None
         if (

@@ -435,7 +435,7 @@ class Chooser:
             if len(found) >= most:
                 break
             spec = by_slot[slot]
-            if (served and served not in spec.models) or spec.rank != first.rank:
+            if (served and table.sent_name(spec, served) != served) or spec.rank != first.rank:
                 continue
             # All attempts have the same request path and key.
             if spec.way is not way and (spec.way.base, spec.way.key) != (way.base, way.key):

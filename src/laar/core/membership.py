@@ -32,6 +32,10 @@ DRAIN_LABEL = "laar.dev/drain"
 PULL_LABEL = "laar.dev/kv-pull"
 """Label of an endpoint that can pull KV from its peers, and they from it: ``true``."""
 
+ON_DEMAND_LABEL = "laar.dev/on-demand"
+"""Label or annotation with the names that an engine loads when it is first asked for them, besides
+those that it lists: names, or beginnings of names and a ``*``, separated by commas."""
+
 SYSTEM_CA = "system"
 """Value given instead of a PEM file to use the system's CAs."""
 
@@ -159,6 +163,11 @@ class EndpointSpec:
     def pools(self) -> Sequence[str]:
         """The pools it belongs to."""
         return [name for name in self.labels.get(POOL_LABEL, "").split(",") if name]
+
+    @property
+    def on_demand(self) -> Sequence[str]:
+        """The names that its engine loads when asked, or their beginnings and a ``*``."""
+        return [*filter(None, map(str.strip, self.labels.get(ON_DEMAND_LABEL, "").split(",")))]
 
     @property
     def drains(self) -> bool:
