@@ -46,9 +46,9 @@ def test_models_that_an_engine_reports_are_listed():
     fleet = table_of(spec("a:1", "m"), longer, spec("c:1", "z", "auto"))
     fleet.use_aliases({"virtual": ()})
     weights = dict.fromkeys(("m", "other", "virtual", "z"), "/m") | {"stranger": "/x"}
-    fleet.served({"a:1": Served(weights=weights, max_model_len=10)})
-    fleet.served({"b:1": Served(weights={"m": "/m"}, max_model_len=10)})
-    fleet.served({"c:1": Served(weights={"z": "/z"}, max_model_len=99)})
+    fleet.served({"a:1": Served(weights=weights, stated=dict.fromkeys(weights, (0, 10)))})
+    fleet.served({"b:1": Served(weights={"m": "/m"}, stated={"m": (0, 10)})})
+    fleet.served({"c:1": Served(weights={"z": "/z"}, stated={"z": (0, 99)})})
     assert ids(fleet) == ["auto", "m", "other", "z", "virtual"]
     assert fleet.serving("other").tolist() == [fleet.slot("a:1")]
     assert fleet.weights("other") == ""

@@ -147,9 +147,9 @@ def test_each_rank_has_its_own_queue_and_the_values_common_to_all() -> None:
         ([4, 5, 6, 7], 4),
         ([10, 8, 11, 9], 4),  # in any order, and by number
         ([2, 3], 2),
-        ([1, 2, 3], 1),  # rank 0 is missing
-        ([0, 2], 1),
-        ([4, 6], 1),
+        ([2, 3, 4, 5], 4),
+        ([0, 2, 4, 6], 4),
+        ([1, 3, 12], 3),
         ([4], 1),
         (["", 1], 1),
         (["9" * 5000, "9" * 5001], 1),

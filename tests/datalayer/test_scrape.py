@@ -68,7 +68,22 @@ PORTS = {EVENTS_LABEL: "5557", REPLAY_LABEL: "5558"}
     [
         ({"0": LIVE}, {EVENTS_LABEL: "5557"}),
         ({"0": LIVE | {"replay_endpoint": "tcp://*:5558"}}, PORTS),
-        ({"3": LIVE | {"endpoint": "tcp://*:5560", "replay_endpoint": "tcp://*:5561"}}, PORTS),
+        ({"3": LIVE | {"endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558"}}, PORTS),
+        ({"4": LIVE, "5": LIVE | {"endpoint": "tcp://*:5558"}}, {EVENTS_LABEL: "5557,5558"}),
+        ({"4": LIVE, "5": LIVE}, {EVENTS_LABEL: "5561,5562"}),
+        ({"4": LIVE, "5": LIVE | {"endpoint": "tcp://*:0"}}, {}),
+        (
+            [
+                {"data_parallel_rank": 5, "endpoint": "tcp://10.0.0.1:40123"},
+                {"data_parallel_rank": 4, "endpoint": "tcp://10.0.0.1:39001"},
+            ],
+            {EVENTS_LABEL: "39001,40123"},
+        ),
+        ([{"endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558", "topic": ""}], PORTS),
+        ([LIVE | {"publisher": "null"}], {}),
+        ([{"endpoint": "tcp://*:0"}], {}),
+        ([7], {}),
+        ([], {}),
         ({"0": LIVE | {"endpoint": "tcp://10.9.9.9:5557"}}, {EVENTS_LABEL: "5557"}),
         ({"0": LIVE | {"endpoint": "ipc:///tmp/x"}}, {}),
         ({"0": LIVE | {"endpoint": "tcp://*:99999999"}}, {}),
@@ -383,3 +398,16 @@ async def test_ranks_that_a_few_pages_lack_are_kept(
     assert set(told) == {4}
     gone = True
     await until(lambda: told[-1] == 1)
+
+
+async def test_publishers_that_cannot_be_followed_are_a_problem(
+    recorder: Any, start: Any, until: Any, serve: Any
+) -> None:
+    async def engine(request: web.Request) -> web.Response:
+        if request.path == "/metrics":
+            return web.Response(body=PAGE)
+        return web.json_response([{"data_parallel_rank": 0, "endpoint": "tcp://*:0"}])
+
+    address = await serve(engine)
+    start(scraper(recorder, [spec(address)]).run())
+    await until(lambda: "can't be followed" in recorder.problems.get(f"kv-events {address}", ""))

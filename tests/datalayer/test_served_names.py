@@ -144,14 +144,6 @@ async def test_a_response_that_is_not_a_list_is_reported_and_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("given", "taken"), [(8192, 8192), (None, None), (True, None), (-1, None), (1e9, None)]
-)
-def test_the_maximum_length_comes_from_the_model_list(given: Any, taken: Any) -> None:
-    entries = [{**BASE, "max_model_len": given}, {**LORA, "max_model_len": None}]
-    assert read_served(orjson.dumps({"data": entries})).max_model_len == taken
-
-
-@pytest.mark.parametrize(
     ("answer", "reason"),
     [
         (web.Response(status=401), "answers 401"),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -236,3 +237,24 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         learn(lengths, text, str(number), 300)
     assert len(lengths.known) <= 10
     assert len(lengths._models) <= 10
+
+
+@pytest.mark.parametrize("overlap", [0, 1000, 9000])
+@pytest.mark.parametrize("make", [prose, numbers, code])
+def test_counts_that_leave_out_what_was_cached_are_not_taken_for_lengths(
+    make: Callable[[random.Random, int], str], overlap: int, figure: Callable[..., None]
+) -> None:
+    """The engine counts the tokens that it processed, and prompts share their first characters."""
+    rng, lengths = random.Random(4), PromptLengths()
+    text = shared = prose(rng, overlap)
+    for n in range(60):
+        cached = len(text) if n else 0
+        text += make(rng, rng.randrange(500, 6000))
+        count = int((len(text) - cached) / CHARS_PER_TOKEN[make])
+        learn(lengths, [text], "m", max(1, count))
+        text = text if n % 6 else shared
+    text = shared + make(rng, 60_000)
+    truth = len(text) / CHARS_PER_TOKEN[make]
+    (found,) = estimate(lengths, [text], ["m"], [truth])
+    figure("believed / true length, counts without what is cached", round(found / truth, 2), "1")
+    assert 0.75 < found / truth < 1.3

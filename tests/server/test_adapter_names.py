@@ -27,7 +27,7 @@ class Engine(ServedEngine):
 
     def __init__(self, *names, adapters=()):
         self.names, self.adapters = names, adapters
-        self.refused = {}
+        self.refused, self.lazy = {}, None
         self.asked, self.probed = Counter(), Counter()
 
     async def _handle(self, request):
@@ -52,6 +52,8 @@ class Engine(ServedEngine):
                     body=b"data: " + error + b"\n\n", content_type="text/event-stream"
                 )
             return web.Response(body=error, content_type="application/json")
+        if self.lazy and name.startswith(self.lazy):
+            self.adapters = {*self.adapters, name}
         if name not in (*self.names, *self.adapters):
             status = 404
         if status != 200:
@@ -160,3 +162,22 @@ async def _goes_elsewhere(runner, ask_for, engines, names, refused, status):
 
     await eventually(is_back, what=f"requests for it again after {status}")
     assert source not in problems
+
+
+@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+async def test_names_that_engines_load_when_asked_are_reached(gateway, http, figure, shape):
+    lazy, other = await gateway.enter(Engine("m")), await gateway.enter(Engine("m"))
+    lazy.lazy = "org/"
+    entries = [
+        {"address": lazy.address, "model": "m", "labels": {"laar.dev/on-demand": "org/*, own"}},
+        {"address": other.address, "model": "m"},
+    ]
+    gateway.endpoints_file.write_bytes(orjson.dumps({"endpoints": entries}))  # JSON is YAML
+    await gateway.picker()
+    envoy = await gateway.envoy(shape)
+    statuses = [(await ask(http, envoy, f"org/{n % 3}"))[0] for n in range(12)]
+    figure("lost of 12 for adapters that are loaded when asked for", 12 - statuses.count(200), "0")
+    assert set(statuses) == {200}
+    assert set(other.asked) <= {"m"}
+    assert (await ask(http, envoy, "else/1"))[0] == 404
+    assert (await ask(http, envoy, "m"))[0] == 200

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from laar.core.membership import PULL_LABEL, ROLE_LABEL
-from support import Answer, RecordingUpstream
+from support import Answer, RecordingUpstream, eventually
 
 pytestmark = pytest.mark.envoy
 
@@ -97,6 +97,49 @@ async def test_no_request_of_a_client_is_the_trial_of_a_failed_prefiller(
         await asyncio.sleep(0.1)
     assert statuses[0] == 502
     assert statuses[10:] == [200] * 10
+
+
+class Fetching(RecordingUpstream):
+    """Decodes, and fails where it has to fetch from one prefiller."""
+
+    bad = ""
+
+    async def _handle(self, request):
+        fails = self.bad and request.headers.get(PREFILLER) == self.bad
+        self.default_answer = Answer(status=500 if fails else 200)
+        return await super()._handle(request)
+
+
+@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+async def test_a_prefiller_whose_transfers_fail_is_left_out_and_named(gateway, http, figure, shape):
+    decoders = [await gateway.enter(Fetching()) for _ in range(3)]
+    bad, good = await gateway.upstream(), await gateway.upstream()
+    roles = {bad.address: "prefill", good.address: "prefill"}
+    write(gateway, **roles, **{each.address: "decode" for each in decoders})
+    await gateway.picker(routing={"apart": "always"})
+    url = (await gateway.envoy(shape)).url()
+    for each in decoders:
+        each.bad = bad.address
+    first = [(await ask(http, url, chat(f"{n} hello"))).status for n in range(40)]
+    statuses = [(await ask(http, url, chat(f"later {n}"))).status for n in range(100)]
+    lost = sum(status != 200 for status in statuses)
+    figure("lost of the first 40, one of two prefillers failing", 40 - first.count(200), "few")
+    figure("lost of 100 later", lost, "at most 2")
+    assert lost <= 2
+    used = {request.headers.get(PREFILLER) for each in decoders for request in each.asked[-10:]}
+    assert good.address in used
+    name = f"suspect prefiller {bad.address}"
+
+    async def problems():
+        async with http.get(gateway.url("admin", "/fleet")) as shown:
+            return (await shown.json())["problems"]
+
+    async def is_named():
+        return name in await problems()
+
+    await eventually(is_named, what="the problem")
+    async with http.get(gateway.url("admin", "/metrics")) as page:
+        assert 'laar_problems{collector="suspect"} 1' in await page.text()
 
 
 @pytest.mark.parametrize("shape", ["sidecar", "standalone", "gateway", "full-duplex"])

@@ -24,11 +24,13 @@ class Engine(ServedEngine):
     def __init__(self, base="/v1", *, key="", tls=None):
         self.base, self.key, self.pair = base, key, tls
         self.seen = []
-        self.status = 200
+        self.status, self.virtual = 200, ""
 
     async def _handle(self, request):
         await request.read()
         self.seen.append(request)
+        if self.virtual and request.headers["host"].partition(":")[0] != self.virtual:
+            return web.Response(status=404)
         if self.key and request.headers.get("authorization") != f"Bearer {self.key}":
             return web.Response(status=401)
         root = self.base.removesuffix("/v1")
@@ -196,3 +198,37 @@ async def test_the_documented_addresses_get_answers(gateway, authority, tmp_path
             members(gateway, row)
             engine = next(e for e in (secure, below, keyed) if e.address in row["address"])
             await eventually(partial(answers, engine), timeout_s=20, what=json.dumps(row))
+
+
+FORMS = ("localhost:{}", "http://localhost:{}", "localhost:{}/v1", "http://localhost:{}/openai/v1")
+
+
+@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+@pytest.mark.parametrize("form", [*FORMS, "127.0.0.1:{} with sni"])
+async def test_an_engine_behind_a_virtual_host_is_asked_by_its_name(gateway, figure, shape, form):
+    address, _, sni = form.partition(" with ")
+    engine = await gateway.enter(Engine("/openai/v1" if "openai" in form else "/v1"))
+    engine.virtual = "localhost"
+    entry = {"address": address.format(engine.address.rpartition(":")[2])}
+    members(gateway, entry | ({"sni": "localhost"} if sni else {}))
+    await gateway.picker()
+    running = await gateway.envoy(shape)
+    async with httpx.AsyncClient(base_url=running.url(), timeout=20) as http:
+
+        async def ask():
+            return await http.post("/v1/chat/completions", json=CHAT)
+
+        async def is_decided():
+            return "x-laar-decision-id" in (await ask()).headers
+
+        await eventually(is_decided)  # until the name is resolved, Envoy is alone
+        answers = [await ask() for _ in range(10)]
+    lost = sum(answer.status_code != 200 for answer in answers)
+    figure(f"lost of 10 to {form.format('PORT')} behind a virtual host", lost, "0")
+    assert lost == 0
+    visits = {"/metrics", "/health", "/v1/models"}
+    root = engine.base.removesuffix("/v1")
+    await eventually(
+        lambda: {root + each for each in visits} <= {each.path for each in engine.seen}
+    )
+    assert {each.headers["host"] for each in engine.seen} == {"localhost"}

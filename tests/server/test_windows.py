@@ -79,3 +79,25 @@ async def test_a_conversation_that_was_refused_as_too_long_goes_elsewhere(gatewa
         assert at < 9 or statuses[-3:] == [200, 200, 200]
     assert statuses.count(400) <= 1
     assert len(small.asked) == statuses.count(400)
+
+
+@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+async def test_another_models_window_refuses_no_prompt(gateway, http, figure, shape):
+    """One of two engines lists a small model as well, which only shares its list."""
+    small, large = await gateway.upstream(), await gateway.upstream()
+    small.models = [{"id": "m", "max_model_len": LARGE}, {"id": "bge", "max_model_len": 512}]
+    large.models = [{"id": "m", "max_model_len": SMALL}]
+    answers_like_vllm(small, LARGE)
+    answers_like_vllm(large, SMALL)
+    gateway.members((small.address, "m"), (large.address, "m"))
+    runner, envoy = await gateway.picker(), await gateway.envoy(shape)
+    table = runner.picker.table
+    await eventually(lambda: set(table.window_tokens[table.active].tolist()) == {SMALL, LARGE})
+    statuses = [
+        (await post(http, envoy, chat("word " * (550 + at), max_tokens=8000))).status
+        for at in range(20)
+    ]
+    figure("refused of 20 that fit, by another model's window", 20 - statuses.count(200), "0")
+    assert set(statuses) == {200}
+    listed = orjson.loads(await (await http.get(f"{envoy.url()}/v1/models")).read())["data"]
+    assert {entry["max_model_len"] for entry in listed} == {LARGE}

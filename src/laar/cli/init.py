@@ -140,8 +140,9 @@ def _endpoints(engines: Sequence[Engine], declared: Sequence[Endpoint], *, has_k
             continue
         if not engine.kind:
             entry["metrics_url"] = ""
-        if engine.served.max_model_len is not None:
-            entry["max_model_len"] = engine.served.max_model_len
+        windows = {engine.served.window(name) for name in engine.served.weights}
+        if len(windows) == 1 and (window := windows.pop()):
+            entry["max_model_len"] = window
         listed.append(entry)
     heading = "# Created by `laar init`. laar reads this file again whenever it changes.\n"
     text = yaml.safe_dump({"endpoints": listed}, sort_keys=False, allow_unicode=True)

@@ -7,13 +7,11 @@ from math import log2
 
 from laar.core.decision import Completion, Decision
 from laar.core.endpoints import EndpointTable
-from laar.core.membership import key_of
-from laar.core.names import goes_by
+from laar.core.membership import goes_by, key_of
 from laar.core.request import Request
 from laar.errors import RequestError
-from laar.health import GOOD, USELESS, Asked, Health, Kind, Reply, Stage, judge
+from laar.health import FAILURES, GOOD, USELESS, Asked, Health, Kind, Reply, Stage, judge
 from laar.health.bodies import DEATHS, FEW, LINGER_S, Case
-from laar.health.kinds import FAILURES
 from laar.health.requests import NOTHING
 from laar.prefix.blocks import Chain
 
@@ -24,6 +22,9 @@ RESENT_BYTES = 1 << 20
 """Size of a body that is sent again after a reset. Engines that refuse a long body (401, 413) close
 the connection while Envoy still writes, and Envoy then sees the reset but not the answer: each
 endpoint would be sent megabytes, for nothing."""
+
+ENDPOINT, PREFILLER, SOURCE = "endpoint", "prefiller", "source"
+"""What attempts may share, besides the adapter, the model, the API and the client."""
 
 
 class Attempts:
@@ -78,6 +79,8 @@ class Attempts:
                 flight.read = True  # a repeat: its last answer may have been cut off, unread
             if bodies.doubts or bodies.deadly:
                 bodies.sent(digest, flight.slot)
+        if health.suspects.culprits:
+            health.suspects.sent(shared_of(decision, flight.slot), now)
 
     def begin_helper(self, decision: Decision, slot: int, now: float) -> None:
         """Begin the attempt at a prefiller; if it is excluded, this is its trial."""
@@ -101,6 +104,13 @@ class Attempts:
             begun = flight.attempt is not None and flight.attempt.stage is not Stage.SENT
             if reply.event or not begun:
                 excused = self._judge(decision, reply, now) is Kind.REQUEST
+        failed = reply.event or reply.status >= 500
+        if failed or (
+            now < health.suspects.until
+            and flight.attempt is not None
+            and flight.attempt.stage is Stage.SENT
+        ):
+            self._compare(decision, flight.slot, judge(reply), now)
         if flight.attempt is not None:
             spec = self._table.by_slot.get(flight.slot)  # None if the endpoint has left
             if reply.model and (spec is None or goes_by(reply.model, spec.models)):
@@ -141,6 +151,7 @@ class Attempts:
         for slot in hurt:
             self._failed(decision, slot, now)
         for slot, attempt in flight.unjudged:
+            self._compare(decision, slot, kind, now)
             health.passed_over(slot, now, attempt, kind)
         flight.unjudged.clear()
         return kind
@@ -157,6 +168,14 @@ class Attempts:
             bodies.failed(request.digest, request.tenant, slot, now)
             self._health.questions.look_after(slot, now)
 
+    def _compare(
+        self, decision: Decision, slot: int, verdict: Kind | str | None, now: float
+    ) -> None:
+        """Compare an attempt with others by all that they share; refusals show nothing."""
+        failed = verdict in FAILURES or verdict in (Kind.RETRIED, Kind.REQUEST)
+        if failed or verdict == GOOD:
+            self._health.suspects.note(shared_of(decision, slot), now, failed=failed)
+
     def helped(self, decision: Decision, now: float) -> None:
         """Record that the prefiller of a request has finished."""
         for attempt in decision.flight.helpers:
@@ -169,6 +188,8 @@ class Attempts:
         if flight.unjudged:  # no endpoint answered
             self._judge(decision, None, now)
         if flight.attempt is not None:
+            if end.cause == "reset" and flight.attempt.stage is Stage.SENT:
+                self._compare(decision, flight.slot, Kind.RETRIED, now)
             health.ended(flight.attempt, end.status, end.cause, now)
         for attempt in flight.helpers:
             health.ended(attempt, end.status, end.cause, now)
@@ -235,6 +256,21 @@ def traits(request: Request, chain: Chain | None) -> tuple[int, ...]:
     if chain is not None and len(chain):
         found += {chain.hashes[0], chain.hashes[-1]}
     return tuple(found)
+
+
+def shared_of(decision: Decision, slot: int) -> dict[str, str]:
+    """Return what an attempt at an endpoint may share with others: see `laar.health.suspects`."""
+    request, flight = decision.request, decision.flight
+    found = {
+        ENDPOINT: str(slot),
+        PREFILLER: "" if decision.prefiller is None else decision.prefiller.address,
+        "model": flight.model,
+        "API": request.api.value,
+        "client": str(hash(request.tenant)) if request.tenant else "",  # it may be a secret
+    }
+    for part in decision.parts.values():
+        found |= part.shared
+    return {name: value for name, value in found.items() if value}
 
 
 def kinds_of(request: Request) -> tuple[int, ...]:

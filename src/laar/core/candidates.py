@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from laar.core.apart import Prefillers
+from laar.core.attempts import PREFILLER, SOURCE
 from laar.core.away import is_away
 from laar.core.catalog import no_such_model
 from laar.core.decision import DirectorSettings
@@ -23,6 +24,11 @@ from laar.core.request import GENERATES, Api, Request
 from laar.core.roundtrip import KEPT_OPEN_S, TIE_S, distances
 from laar.errors import RequestError
 from laar.health import Health, Standing, standing_of
+from laar.latest import Latest
+
+_MAX_GROUPS = 4096
+"""Groups kept: three for each served name in each pool. Clients may choose names that an engine
+loads when asked."""
 
 MAX_AGE_S = 1.0
 """Seconds for which a group is valid without new readings, since readings go stale."""
@@ -87,7 +93,7 @@ class Candidates:
         self._plugins = plugins
         self._aliases = settings.aliases
         self._max_waiting = settings.max_waiting
-        self._groups: dict[tuple[str, str, bool | None], Group] = {}
+        self._groups: Latest[tuple[str, str, bool | None], Group] = Latest(_MAX_GROUPS)
         self._version = -1
         self.refused = Refused()
 
@@ -106,14 +112,14 @@ class Candidates:
         if self._version != self._table.version:
             self._version = self._table.version
             self._table.away.look(now)
-            self._groups.clear()  # at most three groups for each served name in each pool
+            self._groups.clear()
         key = request.pool, request.model, False if request.encodes else GENERATES[request.api]
         group = self._groups.get(key) if subset is None else None
         if (
             group is None
             or group.readings != self._table.readings
             or not group.at <= now < group.until
-            or group.health != health.records.version
+            or group.health != health.records.version + health.suspects.version
         ):
             group = self._work_out(key, subset, now)
             if subset is None:
@@ -178,15 +184,17 @@ class Candidates:
             at=now,
             until=min(now + MAX_AGE_S, standing.until),
             readings=table.readings,
-            health=records.version,
+            health=records.version + self._health.suspects.version,
             standing=standing,
             weights=table.weights(model),
         )
         if len(prefillers):
             group.prefillers = self._prefillers(group, prefillers, now)
-        group.parts = self._plugins.filter(
-            group, serving, lambda some: self._answering(group, some, now), now
-        )
+
+        def answering(some: Slots) -> tuple[Slots, Floats]:
+            return self._answering(group, self._unsuspected(SOURCE, some, now), now)
+
+        group.parts = self._plugins.filter(group, serving, answering, now)
         return group
 
     def _names(self, slots: Slots) -> list[str]:
@@ -197,12 +205,22 @@ class Candidates:
         """Return the endpoints that may prefill; if none may, no request is split."""
         table = self._table
         slots = slots[unsaturated(table, slots, self._max_waiting, now)]
-        slots, answers = self._answering(group, slots, now)
+        slots, answers = self._answering(group, self._unsuspected(PREFILLER, slots, now), now)
         if not len(slots):
             return None
         own, kv_group = table.kv_group[group.slots], table.kv_group[slots]
         own[~(table.fetches[group.slots] & np.isin(own, kv_group))] = -1
         return Prefillers(slots=slots, kv_group=kv_group, kv_group_of=own, answers=answers)
+
+    def _unsuspected(self, attribute: str, slots: Slots, now: float) -> Slots:
+        """Return the endpoints with which, in this part, requests do not fail."""
+        suspects, address = self._health.suspects, self._table.address
+        if not suspects.culprits or not self._health.settings.enabled:
+            return slots
+        kept = [
+            slot for slot in slots.tolist() if not suspects.avoids(attribute, address(slot), now)
+        ]
+        return np.array(kept, np.intp)
 
     def _answering(self, group: Group, slots: Slots, now: float) -> tuple[Slots, Floats]:
         """Return those of some endpoints that are up and healthy, and P(it answers) of each."""

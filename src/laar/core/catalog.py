@@ -28,15 +28,15 @@ def catalog(table: EndpointTable, pool: str = "") -> dict[str, Any]:
         endpoint at the moment have ``"available": false``.
     """
     slots = table.in_pool(pool) if pool else table.active
-    windows = np.where(table.takes & np.isfinite(table.window_tokens), table.window_tokens, 0.0)
     found: dict[str, dict[str, Any]] = {}
-    for slot, window in zip(slots.tolist(), windows[slots].astype(int).tolist(), strict=True):
+    for slot in slots.tolist():
         spec = table.spec(slot)
         for name in spec.models:
             entry = found.setdefault(name, _entry(name))
             if name in spec.adapters:
                 entry["parent"] = spec.models[0]
-            if window:
+            window = spec.windows.get(name, spec.max_model_len)
+            if window and spec.takes_requests:
                 entry["max_model_len"] = max(entry.get("max_model_len", 0), window)
     for away in table.away:
         if table.serving(away.model) is None and (not pool or pool in away.pools):
@@ -44,7 +44,9 @@ def catalog(table: EndpointTable, pool: str = "") -> dict[str, Any]:
     for name in table.aliases if found else ():
         able = np.intersect1d(table.reach(name), slots)
         texts = able[table.generates[able]]  # clients size chats by the window
-        window = int(windows[texts if len(texts) else able].max(initial=0.0))
+        able = texts if len(texts) else able
+        windows = table.windows(able, name)[table.takes[able]]
+        window = int(windows.max(initial=0.0, where=np.isfinite(windows)))
         found[name] = _entry(name) | ({"max_model_len": window} if window else {})
     names = sorted(found, key=lambda name: (name in table.aliases, name))
     first, last = (names[0], names[-1]) if names else (None, None)

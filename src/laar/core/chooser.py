@@ -445,14 +445,17 @@ class Chooser:
         others, last = order[1:], group.standing.last
         if ranking.view is not None and (fits := ranking.view.fits) is not None:
             others = [at for at in others if fits[at]]
-            window = table.window_tokens[slots[order[0]]]
-            last = [slot for slot in last if table.window_tokens[slot] >= window]
+            name, of = ranking.view.request.model, np.array([slots.item(order[0]), *last], np.intp)
+            windows = table.windows(of, name)
+            last = [
+                slot for slot, fits in zip(last, windows[1:] >= windows[0], strict=True) if fits
+            ]
         most, way = self.settings.fallbacks, first.way
         for slot in chain(map(slots.item, others), last):
             if len(found) >= most:
                 break
             spec = by_slot[slot]
-            if (served and served not in spec.models) or spec.rank != first.rank:
+            if (served and table.sent_name(spec, served) != served) or spec.rank != first.rank:
                 continue
             # All attempts have the same request path and key.
             if spec.way is not way and (spec.way.base, spec.way.key) != (way.base, way.key):

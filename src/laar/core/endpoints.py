@@ -181,6 +181,7 @@ class EndpointTable(Names):
         """Requests by slot that other pickers have probably sent but that are not counted yet;
         None for a lone picker."""
         self.windowed = False
+        self._own_windows: dict[str, dict[int, float]] = {}  # by name and slot
         """Whether any endpoint's window is known."""
         self.active: Slots = np.empty(0, np.intp)
         self.draining: list[int] = []
@@ -316,9 +317,15 @@ class EndpointTable(Names):
         ids = {name: at for at, name in enumerate(self.models)}
         groups: dict[tuple[str, str], int] = {}
         self.model_id.fill(-1)
+        self._own_windows = {}
         for slot, spec in specs.items():
             self.kv_group[slot] = groups.setdefault((spec.models[0], spec.region), len(groups))
             self.window_tokens[slot] = spec.max_model_len or math.inf
+            for name in (*spec.windows, *(self.aliases if spec.windows else ())):
+                sent = self.sent_name(spec, name)
+                if sent in spec.windows:
+                    own = self._own_windows.setdefault(name, {})
+                    own[slot] = spec.windows[sent] or math.inf
             self.opening_rounds[slot] = 1.0 + spec.way.tls
             self.model_id[slot] = ids[spec.models[0]]
             self.generates[slot] = spec.labels.get(TASK_LABEL, "generate") == "generate" and (
@@ -330,7 +337,8 @@ class EndpointTable(Names):
             self.fetches[slot] = spec.role in FETCH
         self.draining = [slot for slot, spec in specs.items() if spec.drains]
         self.active = np.array(list(specs), np.intp)
-        self.windowed = bool(np.isfinite(self.window_tokens[self.active]).any())
+        known = np.isfinite(self.window_tokens[self.active]).any()
+        self.windowed = bool(known) or bool(self._own_windows)
 
     # -- looking up ----------------------------------------------------------------------------
 
@@ -340,6 +348,13 @@ class EndpointTable(Names):
     def spec(self, slot: int) -> EndpointSpec:
         """Return the endpoint in an active slot."""
         return self.by_slot[slot]
+
+    def windows(self, slots: Slots, name: str) -> Floats:
+        """Return the windows of some endpoints in tokens, for requests to a name."""
+        found = self.window_tokens[slots]
+        if own := self._own_windows.get(name):
+            found = np.array([own.get(s, w) for s, w in zip(slots.tolist(), found, strict=True)])
+        return found
 
     def address(self, slot: int) -> str:
         """Return the key of a slot's endpoint, even while it is leaving; empty for a free slot."""

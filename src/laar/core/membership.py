@@ -7,7 +7,7 @@ to another model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 EVENTS_LABEL = "laar.dev/kv-events"
@@ -32,6 +32,10 @@ DRAIN_LABEL = "laar.dev/drain"
 PULL_LABEL = "laar.dev/kv-pull"
 """Label of an endpoint that can pull KV from its peers, and they from it: ``true``."""
 
+ON_DEMAND_LABEL = "laar.dev/on-demand"
+"""Label or annotation with the names that an engine loads when it is first asked for them, besides
+those that it lists: names, or beginnings of names and a ``*``, separated by commas."""
+
 SYSTEM_CA = "system"
 """Value given instead of a PEM file to use the system's CAs."""
 
@@ -42,6 +46,8 @@ PREFILL = frozenset(
 
 FETCH = frozenset({"decode", "prefill-decode", "encode-prefill-decode", "both"})
 """Roles of endpoints that can fetch the KV of prompts prefilled elsewhere."""
+
+_SEPARATORS = "-.:@_"
 
 _FOR_OTHERS = frozenset({"encode", "prefill", "encode-prefill"})
 
@@ -59,7 +65,8 @@ class Way:
         base: base path of its API, instead of ``/v1``.
         tls: whether it uses TLS.
         ca_file: PEM file with the CAs that verify its certificate; empty means the system's CAs.
-        name: name in its certificate and in the Host header; empty if it has none.
+        name: name in its certificate and in the Host header; empty if it has none, and the Host
+            header stays the client's.
         key: API key to send to the engine in place of the client's; empty keeps the client's.
     """
 
@@ -106,6 +113,7 @@ class EndpointSpec:
         priority_field: whether to send the priority in ``X-Vllm-Priority`` (the engine runs with
             ``--scheduling-policy priority``).
         max_model_len: longest prompt and answer together, in tokens; None when unknown.
+        windows: the same of those names in `models` for which it differs.
         same_weights: the names in `models` that are aliases of the first. The others are adapters
             or possibly other models, and share no cached prefixes with it.
         adapters: the names in `models` of LoRA adapters that the engine has loaded.
@@ -124,6 +132,7 @@ class EndpointSpec:
     labels: Mapping[str, str] = field(default_factory=dict)
     priority_field: bool = False
     max_model_len: int | None = None
+    windows: Mapping[str, int | None] = field(default_factory=dict)
     same_weights: tuple[str, ...] = ()
     adapters: frozenset[str] = frozenset()
     aliases: tuple[str, ...] = ()
@@ -156,6 +165,11 @@ class EndpointSpec:
         return [name for name in self.labels.get(POOL_LABEL, "").split(",") if name]
 
     @property
+    def on_demand(self) -> Sequence[str]:
+        """The names that its engine loads when asked, or their beginnings and a ``*``."""
+        return [*filter(None, map(str.strip, self.labels.get(ON_DEMAND_LABEL, "").split(",")))]
+
+    @property
     def drains(self) -> bool:
         """Whether it finishes what it has, and gets nothing new."""
         return self.labels.get(DRAIN_LABEL, "").lower() == "true"
@@ -179,13 +193,29 @@ class Served:
         weights: names of full models, each with the source from which it was loaded.
         adapters: names of loaded LoRA adapters, each with the model it belongs to.
         generates: whether it generates text; None when unknown.
-        max_model_len: longest prompt and answer together; None when not reported.
+        stated: longest prompt and answer together by name, or of any if the name is empty; each
+            after its rank, the better the lower.
     """
 
     weights: Mapping[str, str] = field(default_factory=dict)
     adapters: Mapping[str, str] = field(default_factory=dict)
     generates: bool | None = None
-    max_model_len: int | None = None
+    stated: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def window(self, name: str) -> int | None:
+        """Return the window of a name in tokens; None when unknown."""
+        said = self.says(name)
+        return said and said[1]
+
+    def says(self, name: str) -> tuple[int, int] | None:
+        """Return what is stated of a name: itself, its base, or all names."""
+        said = self.stated
+        others = [n for n in said if n not in ("", name) and goes_by(n, (name,))]
+        others = others if len(others) == 1 else []  # which of several is unknown
+        if name not in self.weights and name not in self.adapters and len(self.weights) == 1:
+            others += self.weights  # an engine that takes any name
+        own = name if name in said else self.adapters.get(name, "")
+        return min((said[known] for known in (own, "", *others) if known in said), default=None)
 
 
 @dataclass(slots=True)
@@ -264,6 +294,8 @@ def _as_served(
     adapters = [n for n, parent in served.adapters.items() if parent in same and n not in taken]
     free = [name for name in (*same, *adapters) if configured.get(name, own) == own]
     models = tuple(dict.fromkeys((*spec.models, *free)))
+    window = spec.max_model_len or served.window(own)
+    windows = {} if spec.max_model_len else {name: served.window(name) for name in models}
     return replace(
         spec,
         models=models,
@@ -271,5 +303,23 @@ def _as_served(
         aliases=tuple(name for name in same if configured.get(name) == "" and name not in models),
         same_weights=tuple(name for name in models if name in same),
         generates=served.generates is not False,
-        max_model_len=spec.max_model_len or served.max_model_len,
+        max_model_len=window,
+        windows={name: tokens for name, tokens in windows.items() if tokens != window},
     )
+
+
+def goes_by(name: str, known: Iterable[str]) -> bool:
+    """Return whether an answer's model name is a known name or a variant of one.
+
+    Engines may give the path that the model was loaded from, or append a date or version.
+    """
+    own = _last_part(name)
+    for other in map(_last_part, known):
+        short, long = sorted((own, other), key=len)
+        if long.startswith(short) and (short == long or long[len(short)] in _SEPARATORS):
+            return bool(short)
+    return False
+
+
+def _last_part(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2].casefold()

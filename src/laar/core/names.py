@@ -1,4 +1,4 @@
-"""Find endpoints by the name of a model or pool, by address, or by IP; compare model names."""
+"""Find endpoints by the name of a model or pool, by address, or by IP."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from laar.core.membership import EndpointSpec
 from laar.core.modes import ByModel, Mode, modes_of
 
-_SEPARATORS = "-.:@_"
 _NO_SLOTS = np.empty(0, np.intp)
 
 
@@ -61,6 +60,7 @@ class Names:
             named.setdefault(_host_of(spec.address), []).append(slot)
             for pool in spec.pools:
                 pools.setdefault(pool, []).append(slot)
+        self._on_demand = {slot: spec.on_demand for slot, spec in specs.items() if spec.on_demand}
         found = modes_of(models, modes, {**serving, **aliases})
         self.modes = dict(enumerate(found, len(models)))
         self.model_of = {mode.name: mode.model for mode in found}
@@ -82,16 +82,23 @@ class Names:
         return self._named.get(item) or self._named.get(item.strip("[]")) or ()
 
     def serving(self, name: str) -> NDArray[np.intp] | None:
-        """Return the endpoints that serve a model name, ascending; None when none does."""
-        return self._serving.get(name)
+        """Return the endpoints that serve a model name, ascending; None when none does.
+
+        What none has loaded is served by those that load it when asked.
+        """
+        found = self._serving.get(name)
+        if found is None and name and self._on_demand and name not in self.aliases:
+            slots = [slot for slot, of in self._on_demand.items() if _is_named(name, of)]
+            return np.array(slots, np.intp) if slots else None
+        return found
 
     def reach(self, name: str) -> NDArray[np.intp]:
         """Return the endpoints of a name or an alias; all for none, and an alias of no models."""
         models = self.aliases.get(name, (name,))
         if not (name and models):
             return self.active
-        found = [self._serving.get(model, _NO_SLOTS) for model in {*models, name}]
-        return found[0] if len(found) == 1 else np.unique(np.concatenate(found))
+        found = [slots for n in {*models, name} if (slots := self.serving(n)) is not None]
+        return found[0] if len(found) == 1 else np.unique(np.concatenate([_NO_SLOTS, *found]))
 
     def weights(self, name: str) -> str:
         """Return a key for the cached prefixes of a model name: names with equal keys share them.
@@ -99,7 +106,8 @@ class Names:
         The key is empty for the endpoints' own models under any name; otherwise it is the name of
         the adapter, or of an alias for several adapters.
         """
-        return self._weights.get(name, "")
+        loaded = name in self._serving or name in self.aliases or not self._on_demand
+        return self._weights.get(name, "" if loaded else name)
 
     def sent_name(self, spec: EndpointSpec, name: str) -> str:
         """Return the model name to send to an endpoint for a client's request to `name`.
@@ -107,7 +115,7 @@ class Names:
         This is `name` if the endpoint serves it, else the first of the alias's names that it
         serves, else the name of its model.
         """
-        if name in spec.models:
+        if name in spec.models or (spec.on_demand and _is_named(name, spec.on_demand)):
             return name
         for model in self.aliases.get(name, ()):
             if model in spec.models:
@@ -129,6 +137,11 @@ def _host_of(address: str) -> str:
     return address.rpartition(":")[0].strip("[]")
 
 
+def _is_named(name: str, patterns: Iterable[str]) -> bool:
+    """Return whether a name is among some, or begins as one that ends with a ``*``."""
+    return any(name == p or (p[-1] == "*" and name.startswith(p[:-1])) for p in patterns)
+
+
 def is_among(address: str, items: frozenset[str]) -> bool:
     """Return whether any of `items` matches the address, as in `Names.named`."""
     host = _host_of(address)
@@ -137,20 +150,3 @@ def is_among(address: str, items: frozenset[str]) -> bool:
 
 def _arrays(slots: Mapping[str, list[int]]) -> dict[str, NDArray[np.intp]]:
     return {name: np.array(found, np.intp) for name, found in slots.items()}
-
-
-def goes_by(name: str, known: Iterable[str]) -> bool:
-    """Return whether an answer's model name is a known name or a variant of one.
-
-    Engines may give the path that the model was loaded from, or append a date or version.
-    """
-    own = _last_part(name)
-    for other in map(_last_part, known):
-        short, long = sorted((own, other), key=len)
-        if long.startswith(short) and (short == long or long[len(short)] in _SEPARATORS):
-            return bool(short)
-    return False
-
-
-def _last_part(name: str) -> str:
-    return name.rstrip("/").rpartition("/")[2].casefold()

@@ -83,7 +83,8 @@ class Needs:
         self._table = table
         self.refusals: Shared[int, _Refusal] = Shared(_MAX_REFUSALS, lambda _, of: of.tenant)
         """The refusals by conversation; while there are none, only windows in the table matter."""
-        self._stated: dict[int, tuple[float, float]] = {}  # windows by slot, and until when
+        self._stated: Latest[tuple[int, str], tuple[float, float]] = Latest(_MAX_REFUSALS)
+        """Windows by slot and the name that was asked for, and until when."""
 
     def met(
         self, request: Request, chain: Chain | None, slots: Slots, tokens: Floats, now: float
@@ -97,11 +98,12 @@ class Needs:
             tokens: length of the prompt (all of a batch) in the tokens of each.
             now: monotonic seconds.
         """
-        windows = self._table.window_tokens[slots]
+        windows = self._table.windows(slots, request.model)
         longest, answer = tokens * request.longest_share, _answer_tokens(request)
         may: Mask | bool = True
         if self.refusals:
-            stated = (self._stated.get(slot, (math.inf, math.inf)) for slot in slots.tolist())
+            unknown = (math.inf, math.inf)
+            stated = (self._stated.get((s, request.model), unknown) for s in slots.tolist())
             windows = np.minimum(windows, [w if until > now else math.inf for w, until in stated])
             refusal = self._refusal_of(request, chain, answer, now)
             if refusal is not None:
@@ -118,11 +120,12 @@ class Needs:
     def too_long(self, view: View) -> bool:
         """Return whether no candidate's window has room for the prompt and its answer."""
         need = view.tokens * view.request.longest_share + _answer_tokens(view.request)
-        return bool((need > self._table.window_tokens[view.slots]).all())
+        return bool((need > self._table.windows(view.slots, view.request.model)).all())
 
     def prefills(self, request: Request, slots: Slots, tokens: Floats) -> Mask:
         """Return which endpoints can prefill a prompt for others, which takes one more token."""
-        able: Mask = tokens * request.longest_share < self._table.window_tokens[slots]
+        windows = self._table.windows(slots, request.model)
+        able: Mask = tokens * request.longest_share < windows
         return able
 
     def refused(self, decision: Decision, text: bytes, now: float) -> None:
@@ -130,14 +133,15 @@ class Needs:
         view, request, slot = decision.view, decision.request, decision.flight.slot
         if view is None or not (_UNITS.search(text) and _EXCESS.search(text)):
             return
-        answer, window = _answer_tokens(request), self._table.window_tokens.item(slot)
+        answer = _answer_tokens(request)
+        window = self._table.windows(np.array([slot]), request.model).item()
         # The window is certainly less: the prompt may be twice as long as estimated.
         most = 2.0 * decision.tokens * request.longest_share + answer
         found = (float(number) for number in _STATED.findall(text))
         if window == math.inf:
             window = next((number for number in found if number < most), math.inf)
             if window < math.inf:
-                self._stated[slot] = window, now + KEPT_S
+                self._stated[slot, request.model] = window, now + KEPT_S
         least_tokens, slots = 0.0 if window == math.inf else window + 1 - answer, frozenset((slot,))
         if (known := self._refusal_of(request, view.chain, answer, now)) is not None:
             least_tokens, slots = max(least_tokens, known.least_tokens), slots | known.slots
@@ -148,7 +152,8 @@ class Needs:
 
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed, or whose engine restarted."""
-        self._stated.pop(slot, None)
+        for of in [of for of in self._stated if of[0] == slot]:
+            del self._stated[of]
         for key in [key for key, known in self.refusals.items() if slot in known.slots]:
             del self.refusals[key]
 

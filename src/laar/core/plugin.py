@@ -86,12 +86,19 @@ class Part:
     In a decision:
         alike: fallbacks must serve the same model.
         elsewhere_tokens: prompt tokens that the endpoint gets from elsewhere, not by prefill.
+        shared: what it may share with other requests, and so what may be at fault if they fail
+            (`laar.health.suspects`), by kind.
         teaches: the time of the answer says how fast the endpoint is.
     """
 
     alike: ClassVar[bool] = False
     teaches: ClassVar[bool] = True
     elsewhere_tokens: float = 0.0
+
+    @property
+    def shared(self) -> Mapping[str, str]:
+        """What it may share with other requests."""
+        return {}
 
     def at(self, positions: Slots) -> Self:
         """Return the part for some of the candidates, in the order of `positions`."""

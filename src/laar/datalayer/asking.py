@@ -19,8 +19,7 @@ from dataclasses import dataclass
 import aiohttp
 import orjson
 
-from laar.core.membership import EndpointSpec
-from laar.core.names import goes_by
+from laar.core.membership import EndpointSpec, goes_by
 from laar.core.request import Api
 from laar.datalayer.fetching import options_for
 from laar.datalayer.visits import until_look_s

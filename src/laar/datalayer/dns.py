@@ -20,7 +20,7 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from laar.core.membership import PLAIN, EndpointSpec
+from laar.core.membership import EndpointSpec
 from laar.datalayer.endpoints_file import dns_name, join_address
 from laar.datalayer.interface import GONE, EndpointSink
 from laar.datalayer.visits import cancel, until_look_s
@@ -190,7 +190,7 @@ class Resolver:
         hidden = ""
         for spec in self._declared[source]:
             name, way = dns_name(spec.address), spec.way
-            if name and way is not PLAIN and not way.name:
+            if name and not way.name:
                 way = replace(way, name=name.removesuffix("."))  # not in certificates
             port = spec.address.rpartition(":")[2]
             known = [join_address(ip, port) for ip in self._addresses.get(name, ())]

@@ -157,7 +157,8 @@ class Endpoint(BaseModel):
     """PEM file with the CAs that verify the certificate of an https address. Envoy needs it too
     (`laar envoy --endpoint-ca`). None: the system's CAs."""
     sni: Annotated[str, Field(max_length=253)] = ""
-    """Name in the certificate, also sent as SNI and host. Default: the name in the address."""
+    """Name sent as host, and over https as SNI, which is also the name in the certificate. Default:
+    the name in the address."""
     key_file: Path | None = None
     """File with the engine's API key, reloaded when it changes. Requests carry it in place of the
     client's."""
@@ -187,8 +188,8 @@ class Endpoint(BaseModel):
         if (self.model is None) == (not self.models):
             raise ValueError("needs `model: name`, or `models: [name, ...]`, and not both")
         if not self.address.startswith("https://"):
-            if self.ca_file or self.sni:
-                raise ValueError("`ca_file` and `sni` require an address with https://")
+            if self.ca_file:
+                raise ValueError("`ca_file` requires an address with https://")
         elif not (self.ca_file or self.sni or dns_name(self.host_port)):
             raise ValueError("an https address without a name needs `sni`, or its own `ca_file`")
         return self

@@ -1,7 +1,8 @@
 """Receive KV cache events that engines publish over ZeroMQ, and pass them to a sink.
 
 An endpoint is tracked if its label ``laar.dev/kv-events`` says where it publishes: a port on the
-endpoint's host, or a complete ``tcp://host:port``.
+endpoint's host, or a complete ``tcp://host:port``. Data-parallel ranks use consecutive ports, or
+those that the label lists, separated by commas.
 
 Publishing is fire-and-forget, so batches are numbered. If numbers are skipped, the engine is asked
 to replay the missing batches, provided that the label ``laar.dev/kv-events-replay`` says where.
@@ -247,11 +248,14 @@ def _limit(socket: zmq.asyncio.Socket) -> None:
 
 
 def _url(address: str, label: str, rank: int) -> str:
-    """Return the URL of a rank's socket; data-parallel ranks use consecutive ports."""
-    host, _, port = label.rpartition(":")
+    """Return the URL of a rank's socket: a listed port, or the first's and the rank."""
+    host, _, text = label.rpartition(":")
+    ports = text.split(",")
+    port = ports[rank] if rank < len(ports) else ports[0]
     if not (port.isascii() and port.isdigit() and len(port) <= 5):
         return label
-    return f"{host or 'tcp://' + address.rpartition(':')[0]}:{int(port) + rank}"
+    offset = rank if len(ports) == 1 else 0
+    return f"{host or 'tcp://' + address.rpartition(':')[0]}:{int(port) + offset}"
 
 
 def _read(frames: Sequence[bytes]) -> tuple[int, bytes]:

@@ -221,17 +221,15 @@ def page_url(spec: EndpointSpec) -> str:
 def pages_by_rank(page: bytes, engine: str) -> list[bytes]:
     """Split a page by data-parallel rank, in order; return it unchanged if there is only one.
 
-    With hybrid data parallelism, the second of two nodes shows the ranks 4 to 7 of 8, and its
-    requests name them as 0 to 3.
+    With hybrid data parallelism, a node shows its own ranks of the whole, such as 2 to 5 of 8, and
+    its requests name them from 0.
     """
     names = ENGINES[engine]
     found = {_label(labels, names.rank) for labels, _ in _samples(page, names.running[0])}
-    count = min(len(found), MAX_RANKS)
-    first = min((int(rank) for rank in found if rank.isdigit() and len(rank) < 5), default=0)
-    parts: dict[bytes, list[bytes]] = {b"%d" % (first + rank): [] for rank in range(count)}
-    # If the first rank is above 0 but below their number, the page lacks some ranks.
-    if not names.rank or count < 2 or found != parts.keys() or 0 < first < count:
+    ranks = sorted(int(rank) for rank in found if rank.isdigit() and len(rank) < 5)[:MAX_RANKS]
+    if not names.rank or len(found) != len(ranks) or len(ranks) < 2:
         return [page]
+    parts: dict[bytes, list[bytes]] = {b"%d" % rank: [] for rank in ranks}
     shared_bytes = 0
     for line in _lines_read(engine).findall(b"\n" + page):
         _, label, rest = line.partition(names.rank + b'="')

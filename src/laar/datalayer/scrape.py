@@ -126,9 +126,15 @@ class Scraper(Visits):
         path = ENGINES[spec.engine].events_path
         if not path or EVENTS_LABEL in spec.labels:
             return True
-        status, said = await self._asked(spec, path)
+        status, said = await self._page(spec, path)
         if status < 500:
-            self._sink.publishes(spec.address, events_labels(said))
+            labels = events_labels(said)
+            self._sink.publishes(spec.address, labels)
+            problem = f"{spec.url(path)} names publishers of KV events that can't be followed"
+            says = orjson.dumps(said)
+            unread = bool(said) and not labels and (isinstance(said, list) or b"zmq" in says)
+            unread = unread and b'"enable_kv_cache_events":false' not in says
+            self._sink.problem(Fault.KV_EVENTS, problem if unread else None, spec.address)
         return status < 500
 
     async def _is_awake(self, spec: EndpointSpec) -> bool:
@@ -140,40 +146,58 @@ class Scraper(Visits):
         return said.get("is_sleeping") is False
 
     async def _asked(self, spec: EndpointSpec, path: str) -> tuple[int, Mapping[str, object]]:
-        """Get JSON from an engine; return the status, 599 if there is none, and the object."""
+        """Return the status of an engine's page, as `_page`, and its object; empty if none."""
+        status, said = await self._page(spec, path)
+        return status, said if isinstance(said, dict) else {}
+
+    async def _page(self, spec: EndpointSpec, path: str) -> tuple[int, object]:
+        """Get JSON from an engine; return the status, 599 if there is no answer, and the value."""
         with suppress(TimeoutError, aiohttp.ClientError, OSError, ValueError):
             page = get(self.session, spec.url(path), spec)
             async with asyncio.timeout(TIMEOUT_S), page as answer:
                 said = await read_capped(answer.content, MAX_PAGE_BYTES)
-            found = None
             with suppress(ValueError):
-                found = orjson.loads(said)
-            return answer.status, found if isinstance(found, dict) else {}
-        return 599, {}
+                return answer.status, orjson.loads(said)
+            return answer.status, None
+        return 599, None
 
 
-def events_labels(said: Mapping[str, object]) -> dict[str, str]:
+def events_labels(said: object) -> dict[str, str]:
     """Return what labels would tell of an engine's KV events, as the engine describes them.
 
-    vLLM lists its ranks, SGLang the ports of its first one, or just its command's JSON. Only the
-    ports are used: the engine's own host publishes, and no reply can make laar connect to another.
+    vLLM lists its ranks, by number or each with its number, and SGLang the ports of its first one,
+    or just its command's JSON. Only the ports are used: the engine's own host publishes, and no
+    reply can make laar connect to another. Ranks have the listed ports, in the order of their
+    numbers.
     """
-    ranks = {int(key): of for key, of in said.items() if _is_number(key)}
-    rank = min(ranks, default=0)
-    of = ranks.get(rank, said.get("kv_events") or said.get("kv_events_config"))
-    if isinstance(of, str):
-        with suppress(ValueError):
-            of = orjson.loads(of)
-    if not isinstance(of, dict) or of.get("publisher") != "zmq":
-        return {}
-    if not of.get("enable_kv_cache_events", True):
-        return {}
-    found = {}
-    for label, member in ((EVENTS_LABEL, "endpoint"), (REPLAY_LABEL, "replay_endpoint")):
-        port = str(of.get(f"{member}_port_base", of.get(member))).rpartition(":")[2]
-        if _is_number(port):
-            found[label] = str(int(port) - rank)  # ranks use consecutive ports
-    return found if EVENTS_LABEL in found else {}
+    listed, ranks = isinstance(said, list), dict[int, object]()
+    if isinstance(said, list):
+        for at, each in enumerate(said):
+            rank = each.get("data_parallel_rank", at) if isinstance(each, dict) else at
+            ranks[rank if isinstance(rank, int) else at] = each
+    elif isinstance(said, dict):
+        ranks = {int(key): of for key, of in said.items() if _is_number(key)}
+        ranks = ranks or {0: said.get("kv_events") or said.get("kv_events_config")}
+    found: dict[str, list[int]] = {EVENTS_LABEL: [], REPLAY_LABEL: []}
+    for rank in sorted(ranks):
+        of = ranks[rank]
+        if isinstance(of, str):
+            with suppress(ValueError):
+                of = orjson.loads(of)
+        if not isinstance(of, dict) or of.get("publisher", listed and "zmq") != "zmq":
+            return {}
+        if not of.get("enable_kv_cache_events", True):
+            return {}
+        for label, member in ((EVENTS_LABEL, "endpoint"), (REPLAY_LABEL, "replay_endpoint")):
+            port = str(of.get(f"{member}_port_base", of.get(member))).rpartition(":")[2]
+            if _is_number(port) and int(port):  # 0: the engine's system chose one
+                found[label].append(int(port))
+    for label, ports in [*found.items()]:
+        if len(ports) != len(ranks) or not found.get(EVENTS_LABEL):
+            del found[label]
+        elif len({*ports}) < len(ports):  # the first one's, for all
+            found[label] = [port + rank for port, rank in zip(ports, sorted(ranks), strict=True)]
+    return {label: ",".join(map(str, ports)) for label, ports in found.items()}
 
 
 def _is_number(text: str) -> bool:

@@ -3,6 +3,9 @@
 LoRA adapters come and go while an engine runs; each is listed with its base model as ``parent``.
 Models with the same ``root`` are one model under several names.
 
+A window is that of its own name: other models in the list may have others. Where the list states
+none, or only what a model could have, the engine's other pages are read (`laar.datalayer.windows`).
+
 The list does not show what an engine is for: vLLM's engines for embeddings, reranking or speech
 list their model like any other. The routes do. A GET checks for one without side effects, since
 they accept only POST: the response is 405 if the route exists, and 404 if not.
@@ -16,6 +19,7 @@ the lists are checked immediately (`ServedNames.doubt`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -27,6 +31,7 @@ from laar.core.membership import EndpointSpec, Served
 from laar.datalayer.endpoints_file import check_model_name
 from laar.datalayer.fetching import get, read_capped
 from laar.datalayer.visits import Visits
+from laar.datalayer.windows import PAGES, Stated, stated, windows
 from laar.faults import Fault
 from laar.latest import Latest
 from laar.protocol.paths import ROUTES
@@ -80,14 +85,14 @@ class ServedNames(Visits):
         """Return the endpoints of some models that may serve a route; None if all may, or none."""
         wanted = frozenset(models)
         every = {s.address for s in self.targets() if not wanted or not wanted.isdisjoint(s.models)}
-        able = {at for at in every if route in self.kept.get(at, (None, _ROUTES))[1]}
+        able = {at for at in every if route in self.kept.get(at, (None, _ROUTES, ()))[1]}
         return frozenset(able) if 0 < len(able) < len(every) else None
 
     async def visit(self, spec: EndpointSpec) -> None:
         """Check one endpoint's names."""
         address = spec.address
-        weights, routes = self.kept.get(address, (None, _ROUTES))
-        self.kept[address] = None, routes  # checked again after a failure: it may be a new engine
+        weights, routes, pages = self.kept.get(address, (None, _ROUTES, PAGES))
+        self.kept[address] = None, routes, pages  # checked again after a failure: it may be new
         try:
             status, body = await self._get(spec, "/v1/models")
             if status != 200:
@@ -100,7 +105,11 @@ class ServedNames(Visits):
                 return
             if weights != served.weights:
                 routes = await self._routes(spec)
-            self.kept[address] = served.weights, routes
+                pages = PAGES
+            own = map(served.says, spec.models or served.weights)
+            if not all(said is not None and said[0] == 0 for said in own):
+                pages, served = await self._windows(spec, pages, served)
+            self.kept[address] = served.weights, routes, pages
         except ValueError as error:
             self._sink.problem(self.kind, f"{spec.url('/v1/models')}: {error}", address)
             self._names_none(spec, "is not a list of models")
@@ -135,6 +144,19 @@ class ServedNames(Visits):
         have = frozenset(route for route, status in found.items() if status != _NO_ROUTE)
         return have if _NO_GET in found.values() else _ROUTES
 
+    async def _windows(
+        self, spec: EndpointSpec, pages: Sequence[str], served: Served
+    ) -> tuple[Sequence[str], Served]:
+        """Return which of an engine's other pages exist, and `served` with what they state."""
+        found, have = dict(served.stated), []
+        for page in pages:
+            status, body = await self._get(spec, page)
+            if status == 200:
+                have.append(page)
+                with contextlib.suppress(orjson.JSONDecodeError):
+                    _note(found, orjson.loads(body))
+        return have, dataclasses.replace(served, stated=found)
+
     async def _get(self, spec: EndpointSpec, path: str) -> tuple[int, bytes]:
         found = get(self.session, spec.url(path), spec)
         async with asyncio.timeout(TIMEOUT_S), found as answer:
@@ -142,12 +164,12 @@ class ServedNames(Visits):
 
 
 class Listed(NamedTuple):
-    """A model in the list, with its root, its parent (for adapters) and its token limit."""
+    """A model in the list, with its root, its parent (for adapters) and its window in tokens."""
 
     name: str
     root: str
     parent: str
-    max_model_len: int | None
+    window_tokens: int | None
 
 
 def read_list(body: bytes, most: int | None = None) -> list[Listed]:
@@ -170,23 +192,29 @@ def read_list(body: bytes, most: int | None = None) -> list[Listed]:
             name = check_model_name(entry["id"])
         except ValueError:
             continue
-        parent, root, length = entry.get("parent"), entry.get("root"), entry.get("max_model_len")
+        parent, root, window = entry.get("parent"), entry.get("root"), stated(entry)
         root = root if isinstance(root, str) else ""
-        length = length if isinstance(length, int) and 1 < length < 1 << 40 else None
         if not parent or isinstance(parent, str):
-            listed.append(Listed(name, root, parent or "", length))
+            listed.append(Listed(name, root, parent or "", window and window[1]))
     return listed
 
 
 def read_served(body: bytes, most: int | None = MAX_NAMES) -> Served:
-    """Return the names and the lowest length limit in a list, as `read_list` reads it."""
-    listed = read_list(body, most)
-    lengths = [model.max_model_len for model in listed if model.max_model_len is not None]
+    """Return the names in a list, as `read_list` reads it, and the windows that it states."""
+    listed, found = read_list(body, most), dict[str, Stated]()
+    _note(found, orjson.loads(body))
     return Served(
         weights={model.name: model.root for model in listed if not model.parent},
         adapters={model.name: model.parent for model in listed if model.parent},
-        max_model_len=min(lengths, default=None),
+        stated=found,
     )
+
+
+def _note(found: dict[str, Stated], document: Any) -> None:
+    """Add the windows that a document states; of two for one name, the better one is kept."""
+    for name, window in windows(document):
+        if name in found or len(found) < MAX_NAMES:
+            found[name] = min(window, found.get(name, window))
 
 
 _Pod = tuple[str, str]

@@ -210,7 +210,8 @@ def why_not(record: DecisionRecord, at: int) -> tuple[Cause | None, str]:
     cause = next((cause for cause, mask in decision.eligible.items() if not mask[at]), None)
     if cause == "window":
         assert decision.view is not None
-        limit = record.specs[int(decision.view.slots[at])].max_model_len
+        spec = record.specs[int(decision.view.slots[at])]
+        limit = spec.windows.get(decision.rewrite or decision.request.model, spec.max_model_len)
         if limit is None:
             return cause, "refused a request of this length"
         return cause, f"takes no more than {_tokens(limit)} tokens"

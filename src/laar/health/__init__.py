@@ -3,12 +3,13 @@
 from laar.health.breaker import HealthSettings, Word
 from laar.health.endpoint import Attempt, Stage
 from laar.health.health import Health
-from laar.health.kinds import DULL, GOOD, USELESS, Kind, Reply, judge
+from laar.health.kinds import DULL, FAILURES, GOOD, USELESS, Kind, Reply, judge
 from laar.health.requests import Asked
 from laar.health.standing import Standing, standing_of
 
 __all__ = [
     "DULL",
+    "FAILURES",
     "GOOD",
     "USELESS",
     "Asked",

@@ -31,6 +31,7 @@ from laar.health.records import Records
 from laar.health.requests import NOTHING, Asked
 from laar.health.silence import find_hang, is_clients, silence_s
 from laar.health.standing import Standing
+from laar.health.suspects import Suspects
 
 _LOOK_S = 0.25
 _LOOKS = 500  # attempts checked at once, which takes up to 2 ms
@@ -48,6 +49,7 @@ class Health:
     Attributes:
         records: what is known about each endpoint; read only.
         questions: the picker's probes of endpoints, and their results.
+        suspects: what failing attempts have in common besides their endpoint.
         look_at: when `look` must next be called.
         reads: whether answers may be read.
         culprits: traits of failing requests; if not empty, the traits of all requests are recorded.
@@ -57,6 +59,7 @@ class Health:
     def __init__(self, settings: HealthSettings, *, rng: random.Random) -> None:
         self.records = Records(Rules(settings, rng))
         self.questions = Questions(self.records)
+        self.suspects = Suspects()
         self._outcomes = Outcomes(self.records, self.questions)
         self._endpoints = self.records.endpoints
         self.look_at = 0.0

@@ -177,7 +177,7 @@ async def discover(
                 raise SettingError(f"{url} lists no models with valid names: is one loaded?")
             # Several names with one root come from vLLM's --served-model-name; answers contain the
             # first. An adapter has its own root, and the window of its base.
-            windows = {model.name: model.max_model_len for model in listed}
+            windows = {model.name: model.window_tokens for model in listed}
             roots: dict[str, Target] = {}
             for name, root, parent, window in listed:
                 target = Target(

@@ -78,6 +78,11 @@ class Used(Part):
     slot: int
     teaches: bool  # type: ignore[misc]  # of the class where it never varies
 
+    @property
+    def shared(self) -> Mapping[str, str]:
+        """The adapter."""
+        return {"adapter": self.name}
+
 
 class Adapters(Plugin):
     """Tracks the loaded adapters of each endpoint."""

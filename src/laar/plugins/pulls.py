@@ -86,6 +86,11 @@ class Pull(Part):
     saved_s: float
     held_tokens: float
 
+    @property
+    def shared(self) -> Mapping[str, str]:
+        """The source."""
+        return {"source": self.address}
+
 
 @dataclass(slots=True, kw_only=True)
 class Offers(Part):

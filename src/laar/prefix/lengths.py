@@ -14,6 +14,10 @@ that a chat template adds to a message have weights like the others.
 Once an answer in a conversation has reported its tokens, they are used for the known part; the
 rest is estimated, and corrected by the error on the known part.
 
+Some engines count only the tokens that they did not find in their cache. Such a count of a prompt
+is less than that of its own beginning, which no length is. From then on the model's counts are
+lower bounds: what was learned from them is forgotten, and those below the estimate are ignored.
+
 Until a model's first report, the given guess is used. A report is trusted only within the range of
 tokenizers (`_LEAST`, `_MOST`). Memory is bounded by `MAX_KNOWN` and `MAX_MODELS`. Lengths are in
 bytes of UTF-8, as in `laar.prefix.blocks`.
@@ -58,6 +62,7 @@ _WINDOWS, _WINDOW_BYTES = 12, 128
 _LEAST, _MOST = 0.05, 5.0  # tokens per byte
 _MOST_OF_IMAGE = 20_000.0  # tokens
 _MOST_SPREADS = 3.0  # cap on a report's error, in standard deviations
+_SHORT, _BELOW = 0.7, 0.9  # shares of a beginning's length, and of an estimate
 _LARGEST = 1e6  # weight, or its variance
 _RENEWAL = 0.005  # share of the initial uncertainty added with each report, as traffic changes
 
@@ -203,6 +208,7 @@ class PromptLengths:
         self.known: Latest[int, dict[str, Known]] = Latest(MAX_KNOWN)
         """The reported lengths of prompts, by hash and model."""
         self._models: dict[str, _Weights] = {}
+        self._partial: set[str] = set()  # models whose counts leave out what was cached
 
     def estimate(self, chain: Chain, text: bytes, models: Sequence[str], guess: Floats) -> Floats:
         """Return a prompt's tokens for each model, and store in the chain what `learn` needs.
@@ -247,14 +253,24 @@ class PromptLengths:
             return
         if len(self._models) >= MAX_MODELS and model not in self._models:
             self._models.clear()
+            self._partial.clear()
+        if own is not None and known_bytes == own.total_bytes and tokens < _SHORT * own.tokens:
+            if model not in self._partial:
+                self._partial.add(model)
+                self._models.pop(model, None)
+                self.known.clear()
+            return
         weights = self._models.setdefault(model, _Weights())
         images, before, expected = _MOST_OF_IMAGE * counts[-1], 0.0, 0.0
         if own is not None:
             before, expected = (
                 known * known_bytes / own.total_bytes for known in (own.tokens, own.expected)
             )
+        of_rest = float(weights.of_counts @ counts)
+        if model in self._partial and tokens < _BELOW * (before + of_rest):
+            return
         reported = min(max(float(tokens), _LEAST * total), _MOST * total + before + images + 100.0)
-        expected = max(expected + float(weights.of_counts @ counts), _LEAST * total)
+        expected = max(expected + of_rest, _LEAST * total)
         if len(chain):
             end = chain.hashes[-1]
             known = self.known.get(end, {})

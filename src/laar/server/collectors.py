@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import ClientSession
 
+from laar.core.attempts import ENDPOINT
 from laar.core.director import Director
 from laar.core.endpoints import Slots
 from laar.core.filters import MAX_FAILURES, STALE_S, awake
@@ -73,6 +74,7 @@ class Collectors:
         self._file: EndpointsFile | None = None
         self._clusters: dict[str, KubernetesEndpoints] = {}
         self._out: dict[str, str] = {}
+        self._suspects: dict[str, str] = {}
         self.resolver = Resolver(fleet, self._works)
 
     def _works(self, address: str) -> bool:
@@ -184,6 +186,21 @@ class Collectors:
         """Return one endpoint per address, since its ranks share pages and connections."""
         return [spec for spec in self._table.specs() if not spec.rank]
 
+    def _report_suspects(self) -> None:
+        """Report what requests fail with, besides endpoints."""
+        found = {
+            f"{name} {'' if name == 'client' else value}".strip(): (
+                f"requests with it fail ({one.failed} of {one.attempts}), at any endpoint, and "
+                "others do not"
+            )
+            for (name, value), one in self._health.suspects.culprits.items()
+            if name != ENDPOINT
+        }
+        for name in self._suspects.keys() | found.keys():
+            if found.get(name) != self._suspects.get(name):
+                self._fleet.problem(Fault.SUSPECT, found.get(name), name)
+        self._suspects = found
+
     def _report_out(self, running: Slots, now: float) -> None:
         """Report endpoints that have stopped receiving requests, or receive them again."""
         table, health = self._table, self._health
@@ -202,6 +219,7 @@ class Collectors:
         table, questions, now = self._table, self._health.questions, self._clock()
         running = table.active[awake(table, table.active, now)]
         self._report_out(running, now)
+        self._report_suspects()
         due: list[Asking] = []
         for slot in questions.due(now, most):
             if slot in running:

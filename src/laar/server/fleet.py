@@ -129,6 +129,7 @@ class FleetState:
                 if not self._table.named(spec.address):  # not just other ranks
                     self._reports.pop(spec.address, None)
                     self._published.pop(spec.address, None)
+                    self.problem(Fault.KV_EVENTS, GONE, spec.address)
                 self.problem(Fault.LOAD, GONE, spec.key)
                 self._picker.context.forget(spec.address)
                 self._lose(self._table.slot_counted(spec.key))

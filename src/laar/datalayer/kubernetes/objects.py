@@ -18,7 +18,13 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, AliasPath, BaseModel, Field, ValidationError, model_validator
 
-from laar.core.membership import EVENTS_LABEL, POOL_LABEL, REPLAY_LABEL, EndpointSpec
+from laar.core.membership import (
+    EVENTS_LABEL,
+    ON_DEMAND_LABEL,
+    POOL_LABEL,
+    REPLAY_LABEL,
+    EndpointSpec,
+)
 from laar.datalayer.endpoints_file import check_model_name, join_address
 from laar.datalayer.kubernetes.resources import LLM_D_GROUP, POOLS
 from laar.datalayer.kubernetes.settings import KubernetesSource
@@ -121,6 +127,8 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: KubernetesSource) -> P
     except ValueError as error:
         return PodEndpoints(fault=f"{name}: {MODEL_KEY}: {error}")
     labels = pod.metadata.labels or {}
+    if names := said.get(ON_DEMAND_LABEL):  # an annotation: labels can't contain a `*`
+        labels = {**labels, ON_DEMAND_LABEL: names}
     if rules.pool:
         labels = {**labels, POOL_LABEL: rules.pool}
     path = rules.metrics_path
