@@ -122,7 +122,8 @@ def view_of(
         asks_again = retrying.expected_of(tenant)
     if wrong_s is None and is_open and not asks_again:
         wrong_s = settings.wrong_answer_s
-    p, evidence, some = known.probability[judged], known.evidence[judged], np.count_nonzero
+    likely = known.probability if wrong_s is None or known.sure is None else known.sure
+    p, evidence, some = likely[judged], known.evidence[judged], np.count_nonzero
     reported = None if known.reported is None else known.reported[judged]
     times_tried, sampled = np.zeros(len(slots)), None
     if tried:
