@@ -124,12 +124,12 @@ class TaskTable(NamedTuple):
     stranger: _Floats
 
     def row(self, shares: _Floats) -> tuple[_Floats, _Floats]:
-        """Return P(correct) by model for requests with these shares of tasks, and what of it is sure.
+        """Return P(correct) by model for requests with these shares of tasks, and its sure part.
 
-        The second has each model at most as far beyond the best single model as the lower bound of
-        its lead, which may be negative: a price of a wrong answer would turn the difference between
-        two models of which nothing is known into seconds. All are multiplied by one factor, so that
-        their mean reflects the reduced trust (`_DOUBT`); no choice changes.
+        In the sure part each model is at most as far beyond the best single model as the lower
+        bound of its lead, which may be negative: otherwise a price of a wrong answer would prefer
+        a faster model of which nothing is known. All are multiplied by one factor, so that their
+        mean reflects the reduced trust (`_DOUBT`); no choice changes.
         """
         trust, likely = _total(shares), shares @ self.probabilities
         row = likely + (1 - trust) * self.base

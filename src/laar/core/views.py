@@ -146,6 +146,8 @@ def view_of(
     tpot_s = request.tpot_objective_s
     if tpot_s is None and (by_name := settings.tpot_objectives_s):
         tpot_s = by_name.get(request.objective, by_name.get(request.model))
+    if wrong_s is not None:  # what one client would wait: all in flight there wait as well
+        wrong_s /= 1.0 + float(np.add.reduce(in_flight)) / len(slots)
     view = View(
         request=request,
         now=now,

@@ -95,7 +95,7 @@ def _decision(record: DecisionRecord) -> dict[str, object]:
         "pulled_tokens": decision.pull and decision.pull.tokens,
         "adapter": decision.flight.adapter,
         "companion_of": request.companion_of,
-        "wrong_answer_s": None if view is None else view.wrong_s,
+        "wrong_answer_s": view.wrong_s if view is not None and view.knows_outcomes else None,
     }
     return fields | {name: value for name, value in rare.items() if value}
 

@@ -222,7 +222,9 @@ class TrueAccuracies(CapabilityAssessor):
         known = super().assess(request, models, tried, now)
         language, length, _ = known.cell
         row = np.array([self._surface.accuracy(model, language, length) for model in models])
-        return replace(known, sure=None, probability=self.capability.given_failures(row, models, tried))
+        return replace(
+            known, sure=None, probability=self.capability.given_failures(row, models, tried)
+        )
 
 
 class Blind:
