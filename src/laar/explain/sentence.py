@@ -146,11 +146,8 @@ def _why(view: View, terms: Terms, winner: int, rival: int, *, alike: bool) -> s
     extra_s = _extra_s(view, terms, winner, rival)
     decides = max(extra_s, key=extra_s.__getitem__)
     if decides == "time" and speed == "slower":
-        return (
-            f"is more often right ({_p(other, mine)}) but {slower}"
-            if other > mine
-            else (f"is {slower}")
-        )
+        better = round(other, 2) > round(mine, 2)
+        return f"is more often right ({_p(other, mine)}) but {slower}" if better else f"is {slower}"
     said = {
         "answers": f"is less likely to answer ({_p(*_answers(terms, rival, winner))})",
         "right": f"right with {_p(other, mine)}{_on(view)}"
