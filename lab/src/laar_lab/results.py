@@ -66,9 +66,9 @@ and the claims of an experiment are corrected together by Holm's procedure, exce
 probability of 80 %, before that correction. Ratios are geometric means.
 
 `laar lab results --check` repeats the first seed of each stored run. A run names the commit that
-made it, and the later ones that gave the same numbers; **stale** says how many were not the same. All runs use OpenBLAS's
-kernels for Skylake on CPUs with AVX-512, whatever `OPENBLAS_CORETYPE` says. With kernels for older
-CPUs 9 of 648 numbers of `no-regret` differ, and 6 of 90 of `conversations`.
+made it, and the later ones that gave the same numbers; **stale** says how many were not the same.
+All runs use OpenBLAS's kernels for Skylake on CPUs with AVX-512, whatever `OPENBLAS_CORETYPE` says.
+With kernels for older CPUs 9 of 648 numbers of `no-regret` differ, and 6 of 90 of `conversations`.
 """
 
 
@@ -333,8 +333,8 @@ def _checked(stored: Mapping[str, Stored]) -> str:
     made = [f"`{name}`" for name in stored if name not in stale and name not in later]
     names = ", ".join(f"`{name}` (since {check.commit})" for name, check in stale.items() if check)
     return (
-        f"Of {len(stored)} stored runs {len(later)} were repeated by later code. Stale, so that later "
-        f"code gives other numbers: {names or 'none'}. Not repeated since they were made: "
+        f"Of {len(stored)} stored runs {len(later)} were repeated by later code. Stale, so that "
+        f"later code gives other numbers: {names or 'none'}. Not repeated since they were made: "
         f"{', '.join(made) or 'none'}."
     )
 

@@ -1,9 +1,9 @@
 """Check whether stored numbers still match the code, by rerunning each run's first seed.
 
 The lab is deterministic: the same code gives the same numbers to the last digit, so the first seed
-stands for the others. If all its numbers match the stored ones, the run is considered valid for the
-code that repeats it; otherwise it is stale and must be made again. The check runs the first seed alone, so it
-compares with what this seed gave alone when the run was made.
+stands for the others. If all its numbers match the stored ones, the code that repeats it confirms
+the run; otherwise the run is stale and must be made again. The check runs the first seed alone, so
+it compares with what this seed gave alone when the run was made.
 
 Matrix products are rounded differently on different kinds of CPU, which changes some choices
 between nearly equal endpoints. On CPUs with AVX-512, workers use the kernels that the stored
