@@ -11,6 +11,7 @@ import pytest
 
 from laar.accuracy.assessor import Assessment, PlainAssessor
 from laar.accuracy.capability import SpeedPrior
+from laar.core.decision import Completion, Decision
 from laar.core.director import Director
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
@@ -46,6 +47,23 @@ def director(right: Sequence[float], seconds: Sequence[float], **settings: objec
 
 def request(number: int = 0, model: str = "auto", **said: object) -> Request:
     return Request(id=f"r{number}", api=Api.CHAT, model=model, question="q", chars=400, **said)
+
+
+def answered(d: Director, asked: Request, now: float) -> Decision:
+    """Decide on a request, and end it at once: a fleet that is busy shares the price."""
+    decision = d.decide(asked, now)
+    took_s = {"a": 1.0, "b": 10.0}.get(decision.model, 1.0)
+    d.settle(decision, Completion(status=200, cause="complete", latency_s=took_s))
+    return decision
+
+
+def test_a_price_is_divided_by_those_who_would_wait() -> None:
+    d = director([0.7, 0.9], [1.0, 10.0], wrong_answer_s=100.0)
+    chosen = [d.decide(request(number), 0.0) for number in range(12)]
+    prices = [each.view.wrong_s for each in chosen if each.view is not None]
+    assert prices == pytest.approx([100.0 / (1.0 + n / 2.0) for n in range(12)])
+    assert chosen[0].model == "b"
+    assert chosen[-1].model == "a"
 
 
 def test_the_choice_is_the_cheapest_with_the_price_of_a_wrong_answer() -> None:
@@ -85,7 +103,7 @@ def test_clients_that_send_tried_models_are_recognized_by_tenant(tenant: str) ->
     for number in range(300):
         tried = ""
         for _ in range(2):
-            decision = d.decide(request(number, tenant=tenant, tried=tried), 0.0)
+            decision = answered(d, request(number, tenant=tenant, tried=tried), 0.0)
             firsts += [decision.model] if not tried else []
             if truth.random() < {"a": 0.7, "b": 0.9}[decision.model]:
                 break
@@ -94,16 +112,16 @@ def test_clients_that_send_tried_models_are_recognized_by_tenant(tenant: str) ->
     assert set(firsts[-100:]) == {"a"}
     assert d.choose(request(tenant="others"), 0.0).model == "b"
     for number in range(200):  # the same tenant, once its clients ask no more than once
-        d.decide(request(number, tenant=tenant), 0.0)
+        answered(d, request(number, tenant=tenant), 0.0)
     assert d.choose(request(tenant=tenant), 0.0).model == "b"
 
 
 def test_a_few_clients_that_ask_again_do_not_decide_for_all() -> None:
     d = director([0.7, 0.9], [1.0, 10.0])
     for number in range(300):
-        d.decide(request(number), 0.0)
+        answered(d, request(number), 0.0)
         if number % 50 == 0:
-            d.decide(request(number, tried="a"), 0.0)
+            answered(d, request(number, tried="a"), 0.0)
     assert d.choose(request(), 0.0).model == "b"
 
 
@@ -119,7 +137,7 @@ def test_tried_models_of_prompts_that_were_never_sent_there_teach_nothing(
         junk = draw.choice(["a,b", "a", "c", "nonsense"]) if draw.random() < share else ""
         if asked_before:  # answered by b, so that a was not tried
             junk = junk and "a"
-        d.decide(request(number, spans=spans, tried=junk), 0.0)
+        answered(d, request(number, spans=spans, tried=junk), 0.0)
     assert d.choose(request(), 0.0).model == "b"
 
 
@@ -127,8 +145,8 @@ def test_named_models_previews_and_shadow_requests_teach_nothing() -> None:
     d = director([0.7, 0.9], [1.0, 10.0])
     for _ in range(20):
         d.choose(request(tried="a"), 0.0)
-        d.decide(request(model="a", tried="a"), 0.0)
-        d.decide(request(tried="a", shadow=True), 0.0)
+        answered(d, request(model="a", tried="a"), 0.0)
+        answered(d, request(tried="a", shadow=True), 0.0)
     assert d.choose(request(), 0.0).model == "b"
 
 

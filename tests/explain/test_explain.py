@@ -90,9 +90,9 @@ def test_the_sentence_explains_that_a_faster_model_is_wrong_too_often():
         "granite at 10.0.0.7:80 won by 1.2 s: phi is faster (1.7 s against 2.9 s) but right with "
         "P=0.41 against 0.90 on 62k tokens of Japanese."
     )
-    asked = request(retries=False, wrong_answer_s=30.0)
+    asked = request(retries=False, wrong_answer_s=60.0)  # shared with the one in flight
     assert (
-        "P=0.41 against 0.90 on 62k tokens of Japanese, and a wrong answer costs 30 s."
+        "P=0.41 against 0.90 on 62k tokens of Japanese, and a wrong answer costs 40 s."
         in (told(director, asked)["sentence"])
     )
 

@@ -304,3 +304,17 @@ def test_a_run_of_changed_code_is_marked_wherever_the_change_is(
     assert re.fullmatch("[0-9a-f]+", commit_of([package, lab]))
     (package / changed).write_text("2", "utf-8")
     assert commit_of([package, lab]).endswith("+")
+
+
+def test_nothing_cites_a_stale_run_without_its_commit() -> None:
+    root = RESULTS.parents[1]
+    pages = [root / "README.md", *(root / "docs").rglob("*.md")]
+    pages = [page for page in pages if page.parent.name not in ("results", "decisions")]
+    for name, run in STORED.items():
+        if run.checked is None or not run.checked.differ:
+            continue
+        cites = re.compile(rf"`(?:laar lab run )?{re.escape(name)}\b")
+        for page in pages:
+            text = page.read_text("utf-8")
+            if cites.search(text):
+                assert f"`{run.commit}`" in text, f"{page.relative_to(root)} cites {name}"

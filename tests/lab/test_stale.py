@@ -76,3 +76,15 @@ def test_the_command_stores_its_findings(tmp_path: Path, monkeypatch: pytest.Mon
     again = CliRunner().invoke(app, ["lab", *command])  # does not run the same code again
     assert again.exit_code == 3
     assert "e:" not in again.output
+
+
+def test_a_run_is_repeated_by_later_commits_only(tmp_path: Path) -> None:
+    its, run = experiment(1.0, 2.0, 3.0), stored(tmp_path, 1.0, 2.0, 3.0)
+    made = just_made(its, run, None)
+    assert (made.checked, made.repeated) == (None, ())
+    again = check(its, check(its, made, None, "1234567"), None, "89abcde")
+    assert again.repeated == ("1234567", "89abcde")
+    stale = check(experiment(1.5), again, None, "fedcba9")
+    assert stale.repeated == again.repeated
+    assert stale.checked is not None
+    assert stale.checked.differ == 1

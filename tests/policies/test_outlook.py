@@ -1,7 +1,5 @@
 """Where requests go under the default cost."""
 
-from itertools import pairwise
-
 import pytest
 
 from laar.accuracy.assessor import PlainAssessor
@@ -126,33 +124,55 @@ def test_a_full_cache_of_returning_conversations_gets_no_new_ones():
         assert told(f"new {DOCUMENT}", 121.0) == where
 
 
-class Alternating:
-    """Rates one of two models slightly higher, alternately."""
+class Rated(PlainAssessor):
+    """Rates models as given; None leaves them unknown."""
 
-    def __init__(self, lead):
-        self.lead, self.turn = lead, 0
-        self._plain = PlainAssessor()
+    def __init__(self, *right):
+        super().__init__()
+        self.right = right
 
     def assess(self, request, models, tried, now):
-        known = self._plain.assess(request, models, tried, now)
-        self.turn += 1
-        known.probability[:] = [0.6, 0.6 + self.lead * (-1) ** self.turn]
+        known = super().assess(request, models, tried, now)
+        if self.right:
+            known.probability[:] = self.right
         return known
 
 
-@pytest.mark.parametrize(("lead", "moved"), [(0.02, False), (0.35, True)])
-def test_a_conversation_changes_its_model_only_for_a_clear_gain(lead, moved):
+@pytest.mark.parametrize("rated", [(), (0.92, 0.97), (0.5, 0.52)])
+@pytest.mark.parametrize("warm", [0, 2])
+def test_a_shared_system_prompt_draws_requests_by_its_seconds_alone(rated, warm):
     specs = (EndpointSpec(address=f"{m}:1", models=(m,)) for m in "ab")
-    d = fleet(*specs, assessor=Alternating(lead))
-    d.engines.reassess(lambda _model: SpeedPrior(start_s=1.0))
-    chosen, penalties = [], set()
+    d = fleet(*specs, assessor=Rated(*rated))
+    d.engines.reassess(lambda _model: SpeedPrior(start_s=0.1, answer_s=1.0))
+
+    def request(model, user):
+        spans = (DOCUMENT[:2_900], f"a question of user {user}")
+        chars = sum(map(len, spans))
+        return Request(id="r", api=Api.CHAT, model=model, spans=spans, chars=chars)
+
+    for user in range(warm):
+        finish(d, d.decide(request("a", user), 0.0), latency_s=1.1)
+    chosen = [d.decide(request("auto", 9 + user), 1.0) for user in range(30)]
+    if rated:
+        assert {each.model for each in chosen} == {"b"}
+    else:  # as soon as the other takes less time, although no text is cached there
+        assert 5 <= sum(each.model == "b" for each in chosen) <= 25
+    for each in chosen:
+        assert (each.view.terms.penalty == 1.0).all()
+
+
+def test_a_conversation_stays_where_its_text_is_cached_unless_another_model_is_better():
+    specs = (EndpointSpec(address=f"{m}:1", models=(m,)) for m in "ab")
+    assessor = Rated(0.6, 0.6)
+    d = fleet(*specs, assessor=assessor)
+    d.engines.reassess(lambda _model: SpeedPrior(start_s=0.1, answer_s=1.0))
+    chosen = []
     for turn in range(20):
-        text = DOCUMENT[:400] + "".join(f" turn {n}" for n in range(turn))
+        text = DOCUMENT[:20_000] + "".join(f" turn {n}" for n in range(turn))
         request = Request(id="r", api=Api.CHAT, model="auto", spans=(text,), chars=len(text))
-        decision = d.decide(request, 9.0 * turn)
-        chosen.append(decision.model)
-        penalties |= set(decision.view.terms.penalty.round(3).tolist())
-        finish(d, decision)
-    moves = sum(a != b for a, b in pairwise(chosen))
-    assert (moves > 0) is moved
-    assert penalties == {1.0, 1.1}
+        assessor.right = (0.6, 0.6 + 1e-5 * (-1) ** turn) if turn < 19 else (0.6, 0.7)
+        if turn == 19 and chosen[-1] == "b":
+            assessor.right = (0.7, 0.6)
+        chosen.append(d.decide(request, 9.0 * turn).model)
+    assert len(set(chosen[:19])) == 1
+    assert chosen[19] != chosen[18]

@@ -268,7 +268,7 @@ def questions_of(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> A
         first = answers[0]
         cell = features_of_outcome(first)
         guess = capability.guess(_without_task(first, cell), first.text or "")
-        without_task[row] = capability.probabilities(models, guess.features, shares=guess.shares)
+        without_task[row], _ = capability.guessed(models, guess)
         with_task[row] = (
             capability.probabilities(models, cell)
             if cell.task in capability.tasks and task_name(cell.task) == cell.task

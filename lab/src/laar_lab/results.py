@@ -65,10 +65,10 @@ and the claims of an experiment are corrected together by Holm's procedure, exce
 {alone}, which are tested separately. The effect that seeds can detect is the one shown with a
 probability of 80 %, before that correction. Ratios are geometric means.
 
-`laar lab results --check` repeats the first seed of each stored run. "As at" names the commit at
-which all its numbers were reproduced; **stale** says how many were not. All runs use OpenBLAS's
-kernels for Skylake on CPUs with AVX-512, whatever `OPENBLAS_CORETYPE` says. With kernels for older
-CPUs 9 of 648 numbers of `no-regret` differ, and 6 of 90 of `conversations`.
+`laar lab results --check` repeats the first seed of each stored run. A run names the commit that
+made it, and the later ones that gave the same numbers; **stale** says how many were not the same.
+All runs use OpenBLAS's kernels for Skylake on CPUs with AVX-512, whatever `OPENBLAS_CORETYPE` says.
+With kernels for older CPUs 9 of 648 numbers of `no-regret` differ, and 6 of 90 of `conversations`.
 """
 
 
@@ -105,6 +105,7 @@ class Stored:
         first: numbers that are different if the first seed runs alone, by claim, part and side; NaN
             for a number that is then missing.
         checked: the last check with later code; None if there was none.
+        repeated: later commits whose code gave the first seed's numbers again.
     """
 
     experiment: str
@@ -115,6 +116,7 @@ class Stored:
     numbers: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]] = field(default_factory=dict)
     first: Mapping[str, float] = field(default_factory=dict)
     checked: Checked | None = None
+    repeated: Sequence[str] = ()
 
     @property
     def first_seed(self) -> int:
@@ -324,12 +326,16 @@ def _time(experiments: Mapping[str, Experiment]) -> str:
 
 
 def _checked(stored: Mapping[str, Stored]) -> str:
-    stale = [f"`{name}`" for name, run in stored.items() if run.checked and run.checked.differ]
-    never = [f"`{name}`" for name, run in stored.items() if run.checked is None]
-    hold = len(stored) - len(stale) - len(never)
+    stale = {
+        name: run.checked for name, run in stored.items() if run.checked and run.checked.differ
+    }
+    later = [name for name, run in stored.items() if run.repeated and name not in stale]
+    made = [f"`{name}`" for name in stored if name not in stale and name not in later]
+    names = ", ".join(f"`{name}` (since {check.commit})" for name, check in stale.items() if check)
     return (
-        f"Of {len(stored)} stored runs {hold} were reproduced by later code. Stale:"
-        f" {', '.join(stale) or 'none'}; not checked yet: {', '.join(never) or 'none'}."
+        f"Of {len(stored)} stored runs {len(later)} were repeated by later code. Stale, so that "
+        f"later code gives other numbers: {names or 'none'}. Not repeated since they were made: "
+        f"{', '.join(made) or 'none'}."
     )
 
 
@@ -360,15 +366,13 @@ def _rows(experiment: Experiment, run: Stored | None) -> Iterator[tuple[str, str
 
 
 def _code_of(run: Stored) -> str:
-    text, checked = f"{run.commit}, {run.date}", run.checked
-    if checked is None:
-        return text
-    if checked.differ:
+    text, checked = f"made at {run.commit}, {run.date}", run.checked
+    if run.repeated:
+        text += f"; repeated at {', '.join(run.repeated)}"
+    if checked is not None and checked.differ:
         differ = f"{checked.differ} of {checked.numbers} numbers"
-        return f"{text}; **stale**: {differ} differ at {checked.commit}"
-    if checked.commit == run.commit:
-        return text
-    return f"{text}; as at {checked.commit}, {checked.date}"
+        text += f"; **stale** since {checked.commit}: {differ} differ"
+    return text
 
 
 def _published(claim: Claim) -> str:

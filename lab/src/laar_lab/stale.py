@@ -1,9 +1,9 @@
 """Check whether stored numbers still match the code, by rerunning each run's first seed.
 
 The lab is deterministic: the same code gives the same numbers to the last digit, so the first seed
-stands for the others. If all its numbers match the stored ones, the run is considered valid for the
-current code; otherwise it is stale and must be repeated. The check runs the first seed alone, so it
-compares with what this seed gave alone when the run was made.
+stands for the others. If all its numbers match the stored ones, the code that repeats it confirms
+the run; otherwise the run is stale and must be made again. The check runs the first seed alone, so
+it compares with what this seed gave alone when the run was made.
 
 Matrix products are rounded differently on different kinds of CPU, which changes some choices
 between nearly equal endpoints. On CPUs with AVX-512, workers use the kernels that the stored
@@ -34,7 +34,7 @@ def check(experiment: Experiment, stored: Stored, data: Path | None, commit: str
 
 
 def just_made(experiment: Experiment, stored: Stored, data: Path | None) -> Stored:
-    """Return a run that was just made, marked as valid for the current code.
+    """Return a run that was just made, with what its first seed gives alone.
 
     The first seed runs once more, alone, so that later checks can compare with it: numbers that
     depend on a mean over all seeds, such as the choice of the best rival, may differ.
@@ -42,7 +42,7 @@ def just_made(experiment: Experiment, stored: Stored, data: Path | None) -> Stor
     known = first_numbers(stored.evidence)
     otherwise = differing(known, _first_alone(experiment, stored, data))
     first = {name: float(alone) for name, (_, alone) in otherwise.items()}  # may be NumPy's
-    return _checked(replace(stored, first=first), stored.commit, len(known | first), {})
+    return replace(stored, first=first)
 
 
 def _first_alone(experiment: Experiment, stored: Stored, data: Path | None) -> dict[str, float]:
@@ -65,7 +65,8 @@ def _checked(
         differ=len(differ),
         worst=worst and "{}: {:.4g}, now {:.4g}".format(worst, *differ[worst]),
     )
-    return replace(stored, checked=checked)
+    again = () if differ else (commit,)
+    return replace(stored, checked=checked, repeated=(*stored.repeated, *again))
 
 
 def differing(

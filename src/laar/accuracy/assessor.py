@@ -44,6 +44,8 @@ class Assessment:
             reported outcomes: the Q of LAAR. None if only `probability` is known.
         reported: decayed number of outcomes reported for the request's class; None if no outcomes
             were reported at all.
+        sure: the part of `probability` that is sure enough to be multiplied by a price
+            (`laar.accuracy.text`); None if that is all of it.
         repeats: share of `probability` that repeats keep (`laar.accuracy.difficulty`); None if they
             are worth nothing, or nothing was tried.
     """
@@ -57,6 +59,7 @@ class Assessment:
     published: Floats | None = None
     reported: Floats | None = None
     repeats: Floats | None = None
+    sure: Floats | None = None
 
 
 class RequestText(Protocol):
@@ -148,13 +151,15 @@ class CapabilityAssessor:
             language, bucket_of(request.chars * mean_per_char), task or task_of(request.question)
         )
         published = self.capability.probabilities(key, asked)
-        features, shares = self.capability.guess(asked, request.question)
-        prior = published
-        if shares is not None or features is not asked:
-            prior = self.capability.probabilities(key, features, shares=shares)
+        guess = self.capability.guess(asked, request.question)
+        features, prior, sure = asked, published, None
+        if guess.shares is not None or guess.features is not asked:
+            features, (prior, sure) = guess.features, self.capability.guessed(key, guess)
         reported = None
         if self.online is not None and self.online.cells:
             prior, reported = self.online.posterior(prior, key, features, now)
+            if sure is not None:
+                sure, _ = self.online.posterior(sure, key, features, now)
         repeats = None
         if tried:  # condition on their failures, after reports have corrected the prior
             if request.reproducible:
@@ -165,6 +170,7 @@ class CapabilityAssessor:
         return Assessment(
             tokens=request.chars * per_char,
             probability=prior,
+            sure=sure if not tried else None,
             evidence=self.capability.evidence(key, features),
             seconds_per_token=self.capability.seconds_per_token(key),
             base_s=self.capability.fixed_s(key),

@@ -173,20 +173,21 @@ class CapabilityModel:
             features = features._replace(task=self.text.tasks[int(shares.argmax())])
         return Guess(features, shares)
 
-    def probabilities(
-        self, models: Sequence[str], features: Features, shares: _Row | None = None
-    ) -> _Row:
-        """Return P(correct) of each model at the first attempt; shape (len(models),), read-only.
-
-        Args:
-            models: the models of the result.
-            features: features of the request.
-            shares: share of each of the text model's tasks; None to use the task in `features`.
-        """
-        if shares is not None:
-            row = self._table(tuple(models), features.language, features.bucket).row(shares)
-            return np.minimum(np.maximum(row, MIN_PROBABILITY), MAX_PROBABILITY)
+    def probabilities(self, models: Sequence[str], features: Features) -> _Row:
+        """Return P(correct) of each model at the first attempt; shape (len(models),), read-only."""
         return self._row(tuple(models), features)
+
+    def guessed(self, models: Sequence[str], guess: Guess) -> tuple[_Row, _Row]:
+        """Return P(correct) of each model on a request of a guessed task, and what of it is sure.
+
+        They are the same where the task is known.
+        """
+        (language, bucket, _), shares = guess
+        if shares is None:
+            row = self.probabilities(models, guess.features)
+            return row, row
+        row, sure = self._table(tuple(models), language, bucket).row(shares)
+        return _bounded(row), _bounded(sure)
 
     def _task_table(self, models: tuple[str, ...], language: str, bucket: int) -> TaskTable:
         """Return P(correct) by task of the text model, then model, for this language and length."""
@@ -209,7 +210,7 @@ class CapabilityModel:
             failures = np.array(list(map(tried.count, models)))
             if failures.any():
                 row = given(row, failures, self._difficulty)
-        return np.minimum(np.maximum(row, MIN_PROBABILITY), MAX_PROBABILITY)
+        return _bounded(row)
 
     def speed(self, model: str) -> SpeedPrior:
         """Return the speed of a model; the fleet's mean times if it is unmeasured."""
@@ -295,3 +296,7 @@ def _by_models(
     return lru_cache(_MAX_LISTS)(
         lambda models: np.array([measured.get(model, mean) for model in models])
     )
+
+
+def _bounded(row: _Row) -> _Row:
+    return np.minimum(np.maximum(row, MIN_PROBABILITY), MAX_PROBABILITY)

@@ -123,31 +123,31 @@ class TaskTable(NamedTuple):
     leads: _Floats
     stranger: _Floats
 
-    def row(self, shares: _Floats) -> _Floats:
-        """Return P(correct) by model for requests with these shares of tasks.
+    def row(self, shares: _Floats) -> tuple[_Floats, _Floats]:
+        """Return P(correct) by model for requests with these shares of tasks, and its sure part.
 
-        No model exceeds the best single model by more than its lower bound. Then all are multiplied
-        by one factor, so that their mean reflects the reduced trust (`_DOUBT`); no choice changes.
+        In the sure part each model is at most as far beyond the best single model as the lower
+        bound of its lead, which may be negative: otherwise a price of a wrong answer would prefer
+        a faster model of which nothing is known. All are multiplied by one factor, so that their
+        mean reflects the reduced trust (`_DOUBT`); no choice changes.
         """
         trust, likely = _total(shares), shares @ self.probabilities
         row = likely + (1 - trust) * self.base
         lead = shares @ self.leads + (1 - trust) * self.stranger
         best = self.stranger.argmax()
-        capped = np.minimum(row, row[..., best : best + 1] + np.maximum(lead, -_LESS))
+        sure = np.minimum(row, row[..., best : best + 1] + lead)
         kept = trust / (trust**2 + _DOUBT * (1 - trust) ** 2)  # the share of the trust that is left
         level = self.level + kept * (_total(likely) - trust * self.level)
-        scaled: _Floats = capped * (level / _total(row))
-        return scaled
+        scale: _Floats = level / _total(row)
+        return row * scale, sure * scale
 
-
-_LESS = 1e-9  # ranks a model below the best single model unless it is clearly better
 
 _DOUBT = 8.0
 """The mean of P(correct) uses a reduced trust, whose odds are the trust's squared odds divided by
 this, because the largest trust of many tasks is too high. Of left-out questions with a trust of
 0.6, only a quarter were from known tasks; with 0.8, half."""
 
-_MARGIN = 0.5
+_MARGIN = 0.75
 """Margin deducted from a model's lead: on a graded task, in standard errors over its questions; on
 another, in standard deviations between tasks."""
 

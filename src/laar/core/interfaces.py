@@ -58,8 +58,9 @@ class View:
         sampled: whether another attempt with a tried model is another draw, so that `probability`
             says what it is worth; None if it would only repeat the wrong answer.
         cell: language, length bucket and task of the request.
-        wrong_s: seconds that a wrong answer costs the client; None if it asks again, and so pays
-            the next attempt.
+        wrong_s: seconds that a wrong answer costs the client, divided by the requests that would
+            wait with it: the mean number in flight, plus one. None if the client asks again, and so
+            pays the next attempt.
         tpot_objective_s: objective for the time between tokens.
         published: Q as published for LAAR, static and independent of failures; None if not known.
         reported: number of outcomes reported for the candidate's model in the request's class;

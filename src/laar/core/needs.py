@@ -24,7 +24,7 @@ import numpy as np
 
 from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.request import Api, Request
-from laar.latest import Shared
+from laar.latest import Latest, Shared
 from laar.prefix.blocks import Chain
 
 if TYPE_CHECKING:

@@ -110,7 +110,8 @@ def view_of(
     wrong_s, asks_again = request.wrong_answer_s, request.retries or bool(request.tried)
     if wrong_s is None and is_open and not asks_again:
         wrong_s = settings.wrong_answer_s
-    p, evidence, some = known.probability[judged], known.evidence[judged], np.count_nonzero
+    likely = known.probability if wrong_s is None or known.sure is None else known.sure
+    p, evidence, some = likely[judged], known.evidence[judged], np.count_nonzero
     reported = None if known.reported is None else known.reported[judged]
     times_tried, sampled = np.zeros(len(slots)), None
     if tried:
@@ -133,6 +134,8 @@ def view_of(
     tpot_s = request.tpot_objective_s
     if tpot_s is None and (by_name := settings.tpot_objectives_s):
         tpot_s = by_name.get(request.objective, by_name.get(request.model))
+    if wrong_s is not None:  # what one client would wait: all in flight there wait as well
+        wrong_s /= 1.0 + float(np.add.reduce(in_flight)) / len(slots)
     view = View(
         request=request,
         now=now,

@@ -82,7 +82,7 @@ def _decision(record: DecisionRecord) -> dict[str, object]:
     rare: dict[str, object] = {
         "prefiller": decision.prefiller and decision.prefiller.address,
         "companion_of": request.companion_of,
-        "wrong_answer_s": None if view is None else view.wrong_s,
+        "wrong_answer_s": view.wrong_s if view is not None and view.knows_outcomes else None,
     }
     for more in gather(decision, "record"):
         rare |= more

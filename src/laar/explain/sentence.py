@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from laar.core.cost import Terms
+from laar.core.cost import MIN_PROBABILITY, Terms
 from laar.core.decision import Decision
 from laar.core.eligible import Cause
 from laar.core.exploring import EXPLORE, TRY
@@ -14,8 +14,6 @@ from laar.core.picker import ranking as by_score
 from laar.core.plugin import gather
 from laar.explain.decision_record import DecisionRecord
 from laar.units import duration
-
-_MUCH = 1.2  # smaller ratios are not mentioned
 
 _LANGUAGES = {
     "en": "Latin-script text",
@@ -130,36 +128,65 @@ def _name(record: DecisionRecord, view: View, rival: int) -> str:
 
 
 def _why(view: View, terms: Terms, winner: int, rival: int, *, alike: bool) -> str:
-    """Return the reasons for and against the rival; `alike` if both have the same model."""
+    """Return what adds most to the rival's cost, and its speed; `alike` if of the same model."""
     if view.times_repeated[rival] > view.times_repeated[winner]:
         return "was tried already"
-    answers = terms.each(terms.answers, 1.0)
-    if answers[winner] > _MUCH * answers[rival]:
-        return f"is less likely to answer (P={answers[rival]:.2f} against {answers[winner]:.2f})"
-    mine, other = float(view.probability[winner]), float(view.probability[rival])
     took = _compared(float(terms.latency_s[rival]), float(terms.latency_s[winner]))
-    if terms.latency_s[rival] < terms.latency_s[winner]:
-        if other >= mine:
-            return f"is faster ({took}) but {_other_reason(terms, winner, rival)}"
-        price = "" if view.wrong_s is None else f", and a wrong answer costs {view.wrong_s:.0f} s"
-        right = f"right with P={other:.2f} against {mine:.2f}{_on(view)}"
-        return f"is faster ({took}) but {right}{price}"
+    mine, other = float(view.probability[winner]), float(view.probability[rival])
+    speed = "faster" if terms.latency_s[rival] < terms.latency_s[winner] else "slower"
     slower = f"slower ({took}{_largest_difference(view, terms, winner, rival, alike)})"
-    if round(other, 2) > round(mine, 2):
-        return f"is more often right (P={other:.2f} against {mine:.2f}) but {slower}"
-    if mine > _MUCH * other:
-        return f"is {slower}, and right with P={other:.2f} against {mine:.2f}{_on(view)}"
-    return f"is {slower}"
+    extra_s = _extra_s(view, terms, winner, rival)
+    decides = max(extra_s, key=extra_s.__getitem__)
+    if decides == "time" and speed == "slower":
+        better = round(other, 2) > round(mine, 2)
+        return f"is more often right ({_p(other, mine)}) but {slower}" if better else f"is {slower}"
+    said = {
+        "answers": f"is less likely to answer ({_p(*_answers(terms, rival, winner))})",
+        "right": f"right with {_p(other, mine)}{_on(view)}"
+        + ("" if view.wrong_s is None else f", and a wrong answer costs {view.wrong_s:.0f} s"),
+        "others": f"costs other requests {duration(extra_s['others'])} more",
+        "time": "its first token comes later "
+        f"({_compared(float(terms.all_ttft_s[rival]), float(terms.all_ttft_s[winner]))})"
+        if terms.all_ttft_s[rival] > terms.all_ttft_s[winner]
+        else "costs more in sum",
+    }[decides]
+    if decides == "answers":
+        return said
+    if speed == "faster":
+        return f"is faster ({took}) but {said}"
+    return f"is {slower}, and {said}"
 
 
-def _other_reason(terms: Terms, winner: int, rival: int) -> str:
-    """Return a reason, other than latency and accuracy, against the rival."""
-    others, ttft = terms.each(terms.others_s), terms.all_ttft_s
-    if others[rival] > others[winner]:
-        return f"costs other requests {duration(float(others[rival] - others[winner]))} more"
-    if ttft[rival] > ttft[winner]:
-        return f"its first token comes later ({_compared(float(ttft[rival]), float(ttft[winner]))})"
-    return "answers less reliably"
+def _extra_s(view: View, terms: Terms, winner: int, rival: int) -> dict[str, float]:
+    """Return the seconds by which each part makes the rival's cost higher than the winner's."""
+    (a_rival, a_winner), others_s = _answers(terms, rival, winner), terms.each(terms.others_s)
+    cost_s = terms.cost_s / terms.penalty
+    mine, other = (max(float(view.probability[at]), MIN_PROBABILITY) for at in (winner, rival))
+    if view.wrong_s is None:  # `cost` is a quotient: what the rival's would be with the winner's P
+        right_s = float(cost_s[rival]) * (1.0 - other / mine)
+        whole_s = float(cost_s[rival]) - right_s
+        scale = a_winner * mine
+    else:
+        right_s = view.wrong_s * (mine - other)
+        whole_s = float(cost_s[rival]) - view.wrong_s * (float(view.probability.max()) - other)
+        scale = a_winner
+    found = {
+        "right": right_s,
+        "answers": whole_s * (1.0 - a_rival / a_winner),
+        "others": float(others_s[rival] - others_s[winner]) / scale,
+    }
+    return found | {"time": float(cost_s[rival] - cost_s[winner]) - sum(found.values())}
+
+
+def _answers(terms: Terms, *at: int) -> tuple[float, float]:
+    one, other = (max(float(terms.each(terms.answers, 1.0)[i]), MIN_PROBABILITY) for i in at)
+    return one, other
+
+
+def _p(one: float, other: float) -> str:
+    """Format two probabilities with enough decimals to show which is higher."""
+    digits = next((d for d in (2, 3, 4) if f"{one:.{d}f}" != f"{other:.{d}f}"), 2)
+    return f"P={one:.{digits}f} against {other:.{digits}f}"
 
 
 def _model(view: View, candidate: int) -> str:
@@ -179,8 +206,11 @@ def _on(view: View) -> str:
 def _largest_difference(view: View, terms: Terms, winner: int, rival: int, alike: bool) -> str:
     """Return, in words, the term that contributes most to the difference in latency."""
     uncached = view.tokens[rival] - view.cached_tokens[rival]
+    waits = "it waits longer there"
+    if view.queued_tokens[rival] > view.queued_tokens[winner]:
+        waits = f"{_tokens(view.queued_tokens[rival])} tokens are queued there"
     reasons = (
-        (terms.queue_s, f"{_tokens(view.queued_tokens[rival])} tokens are queued there"),
+        (terms.queue_s, waits),
         (terms.prefill_s, f"{_tokens(uncached)} tokens to prefill"),
         (terms.rtt_s, f"{duration(terms.rtt_s[rival])} on the network"),
         (terms.base_s, f"{'this endpoint' if alike else 'its model'} takes longer to answer"),

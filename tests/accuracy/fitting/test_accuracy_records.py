@@ -84,7 +84,7 @@ def test_a_request_like_nothing_measured_gets_base_rates(known: Fit) -> None:
     asked = Features("en", 512)
     guess = capability.guess(asked, "Übersetze bitte folgenden Satz ins Niederländische")
     assert guess.features.task == "generic"
-    row = capability.probabilities(models, guess.features, shares=guess.shares)
+    row, _ = capability.guessed(models, guess)
     means = [capability.measured_models[model].mean for model in models]
     assert row == pytest.approx(means, abs=0.05)
 
@@ -106,7 +106,7 @@ def test_a_lead_counts_only_up_to_its_lower_bound() -> None:
     table = task_table(tasks, np.full((3, 3), 100.0), tasks.mean(axis=0), 0)
 
     def best(*shares: float) -> int:
-        return int(table.row(np.array(shares)).argmax())
+        return int(table.row(np.array(shares))[1].argmax())
 
     assert best(1.0, 0.0, 0.0) == 1
     assert best(0.6, 0.0, 0.0) == 1
@@ -116,16 +116,16 @@ def test_a_lead_counts_only_up_to_its_lower_bound() -> None:
     # Four answers are too few to show a lead of 0.1.
     for counts, expected in ((1000.0, 1), (4.0, 0)):
         few = task_table(tasks, np.full((3, 3), counts), tasks.mean(axis=0), 0)
-        assert few.row(np.array([1.0, 0.0, 0.0])).argmax() == expected
+        assert few.row(np.array([1.0, 0.0, 0.0]))[1].argmax() == expected
 
 
 def test_a_doubtful_match_changes_the_choice_but_not_the_difficulty() -> None:
     tasks = np.array([[0.8, 0.9, 0.7], [0.3, 0.3, 0.1], [0.2, 0.1, 0.2]])
     table = task_table(tasks, np.full((3, 3), 1000.0), tasks.mean(axis=0), 0)
     for trust, weight in ((0.0, 0.0), (0.6, 0.22), (0.8, 0.67), (0.95, 0.98), (1.0, 1.0)):
-        row = table.row(np.array([trust, 0.0, 0.0]))
+        row, sure = table.row(np.array([trust, 0.0, 0.0]))
         mean = weight * tasks[0].mean() + (1 - weight) * tasks.mean()
-        assert row.argmax() == (trust > 0.5)
+        assert sure.argmax() == (trust > 0.5)
         assert row.mean() == pytest.approx(mean, abs=0.02)
 
 
@@ -138,7 +138,7 @@ def test_models_without_a_common_question_can_be_fitted(right: float) -> None:
         record["scores"] = {f"model of {record['task']}": right}
     capability = CapabilityModel(fitted(records).artifact)
     guess = capability.guess(Features("en", 512), "Übersetze das bitte")
-    row = capability.probabilities(capability.models, guess.features, shares=guess.shares)
+    row, _ = capability.guessed(capability.models, guess)
     assert (row > 0.9).all() if right else (row < 0.1).all()
 
 

@@ -222,7 +222,9 @@ class TrueAccuracies(CapabilityAssessor):
         known = super().assess(request, models, tried, now)
         language, length, _ = known.cell
         row = np.array([self._surface.accuracy(model, language, length) for model in models])
-        return replace(known, probability=self.capability.given_failures(row, models, tried))
+        return replace(
+            known, sure=None, probability=self.capability.given_failures(row, models, tried)
+        )
 
 
 class Blind:
@@ -254,7 +256,7 @@ class AllRight:
     ) -> Assessment:
         """Assess with probability 1 for every model, and with each model's speed."""
         known = self.inner.assess(request, models, tried, now)
-        return replace(known, probability=np.ones(len(models)))
+        return replace(known, sure=None, probability=np.ones(len(models)))
 
 
 class Oracle:
@@ -271,4 +273,4 @@ class Oracle:
         question = self._truth[request.id.rpartition("/")[0]]
         known = self.inner.assess(request, models, tried, now)
         right = np.array([float(question.is_correct(model)) for model in models])
-        return replace(known, probability=right)
+        return replace(known, sure=None, probability=right)

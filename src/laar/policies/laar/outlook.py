@@ -38,10 +38,9 @@ first token is counted twice: for that token, and for the end.
   serve. The amount is at most the cost of the copy. So is the state that an engine keeps where a
   prompt leaves what is cached (`laar.prefix.states`), if no other can resume there.
 
-Plug-ins may add seconds before the first token, or replace the cost (`laar.core.plugin`). For a
-conversation, a different model counts as right less often, by a
-factor of 1.1 (`penalty`): the style would change, and estimates that vary from turn to turn should
-not cause a move. If the client has an objective for the first token, waiting up to it costs next to
+Plug-ins may add seconds before the first token, or replace the cost (`laar.core.plugin`). Leaving
+the model of a conversation costs what a cold cache costs, and
+no more. If the client has an objective for the first token, waiting up to it costs next to
 nothing, and beyond it several times as much: a patient job goes where its prefix is, however far.
 With one for the time between tokens, `own` counts the seconds by which its answer would be late,
 and `others` those by which any request makes answers late that have one, six times each (`Later`).
@@ -67,8 +66,6 @@ from laar.policies.laar.pricing import Pricing, PricingInputs, inputs_of, price
 from laar.prefix.beliefs import Demand
 
 _SAME = 0.01  # shares of a prompt that differ by less are treated as equal
-_MOVES = 0.1  # how much more often a model must be right for a conversation to move to it
-_HELD = 0.5  # a prompt with this share cached is assumed to continue a conversation
 _ONCE = 1.5  # a prefix with fewer recent requests than this is not worth another copy
 
 
@@ -102,19 +99,13 @@ class Outlook:
         if view.demand is not None and view.left_tokens is not None:
             kept_s = _kept(view, view.demand, view.left_tokens, priced)
             total_s, others_s = total_s - kept_s, others_s - kept_s
-        probability = view.probability
-        moving = _moving(view) if len(view.table.models) > 1 else None
-        if moving is not None:
-            probability = probability / moving
         cost_s, penalty = until_correct(
             total_s,
-            probability,
+            view.probability,
             view.times_tried if view.sampled is None else view.times_repeated,
             view.answers,
             view.wrong_s,
         )
-        if moving is not None:
-            penalty = penalty * moving
         view.terms = Terms(
             rtt_s=view.wire_s,
             base_s=priced.base_s,
@@ -196,19 +187,3 @@ def _kept(view: View, demand: Demand, left_tokens: Floats, priced: Price) -> Flo
     asked = np.minimum(np.interp(left_tokens / tokens, *demand), 1.0)
     saved: Floats = asked * gained / np.maximum(tokens - cached, 1.0) * priced.copy_s
     return saved
-
-
-def _moving(view: View) -> Floats | None:
-    """Return the divisor of Q for leaving the conversation's model; None if all are 1.
-
-    The factor is 1 for retries, and for candidates that have as much of the prompt cached.
-    """
-    if np.count_nonzero(view.times_tried):
-        return None
-    share = view.cached_tokens / np.maximum(view.tokens, 1.0)
-    warm = int(share.argmax())
-    if share[warm] < _HELD:
-        return None
-    model = view.table.model_id[view.slots]
-    leaves: Floats = (model != model[warm]) & (share < share[warm] - 1e-6)
-    return 1.0 + _MOVES * leaves

@@ -36,7 +36,7 @@ def results(
         typer.Option(
             "--check",
             help="Rerun the first seed of stored runs; exit with status 3 if a number differs."
-            " Runs that this commit has checked are skipped.",
+            " Runs that this commit made or checked are skipped.",
         ),
     ] = False,
     data: Data = None,
@@ -101,7 +101,7 @@ def _check(runs: Sequence[Stored], directory: Path, minutes: float, data: Path |
     console, commit = lab_console(), commit_of()
     for run in runs:
         experiment = find_experiment(run.experiment)
-        if run.checked is not None and run.checked.commit == commit:
+        if commit in (run.commit, run.checked and run.checked.commit):
             continue
         if experiment.minutes > minutes or ("--data" in run.command and data is None):
             console.print(f"{run.experiment}: not checked", highlight=False)
