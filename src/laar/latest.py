@@ -69,7 +69,7 @@ class Shared(Latest[K, V]):
         self._count(owner, len(keys) + 1, len(keys))
         super().__delitem__(key)
 
-    def move_to_end(self, key: K, last: bool = True) -> None:  # noqa: FBT001, FBT002
+    def move_to_end(self, key: K, last: bool = True) -> None:
         """Make an entry the latest, or the oldest."""
         super().move_to_end(key, last)
         self._keys[self._owner(key, self[key])].move_to_end(key, last)

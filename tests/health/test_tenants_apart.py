@@ -39,7 +39,12 @@ def test_requests_that_no_engine_answers_cost_other_tenants_no_endpoint(seed, mo
 
     def look():
         fleet.health.look(fleet.now)
-        out.append(sum(fleet.health.state(slot, fleet.now) in ("failing", "on trial") for slot in range(ENDPOINTS)))
+        out.append(
+            sum(
+                fleet.health.state(slot, fleet.now) in ("failing", "on trial")
+                for slot in range(ENDPOINTS)
+            )
+        )
         if fleet.left > 0:
             fleet.call(fleet.now + 0.25, look)
 

@@ -13,7 +13,6 @@ from laar.health import GOOD, USELESS, Asked, Health, Kind, Reply, Stage
 from laar.health.requests import NOTHING
 from laar.prefix.blocks import Chain
 
-
 _SHORT = 10
 """Binary logarithm of the longest prompt, in characters, that is never refused for its length."""
 
