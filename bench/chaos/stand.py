@@ -73,6 +73,7 @@ class Plan:
         change: modifies Envoy's bootstrap.
         clock: libfaketime library to set the pickers' clock; None for the real clock.
         store: Redis or Valkey server for sharing; None for no sharing.
+        memory_bytes: Envoy's memory; None for the default.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -86,6 +87,7 @@ class Plan:
     change: Callable[[dict[str, Any]], None] | None = None
     clock: Path | None = None
     store: Path | None = None
+    memory_bytes: int | None = None
 
 
 class Stand:
@@ -265,6 +267,8 @@ class Stand:
         bodies = (self.plan.settings or {}).get("bodies", {})
         if (limit := bodies.get("max_body_bytes")) is not None:
             options = replace(options, max_body_bytes=int(str(limit)))
+        if self.plan.memory_bytes is not None:
+            options = replace(options, memory_bytes=self.plan.memory_bytes)
         bootstrap = render(self.plan.shape, options)
         _spread_over(bootstrap, _PICKER_HOSTS[: self.plan.pickers])
         if self.plan.change is not None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pytest
-from attacked import PATH, Attacked, Judge, Seen, chat, good
+from attacked import PATH, Attacked, Judge, Seen, attacked, chat, good
 
 from laar.envoy.options import BootstrapOptions
 
@@ -15,8 +16,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.envoy, pytest.mark.asyncio(loop_scop
 
 MIB = 1 << 20
 LIMIT_BYTES = BootstrapOptions().memory_bytes
-CLIENTS, LONG_BYTES, LINGER_S = 100, 31 * MIB, 5.0
+FEW, LONG_BYTES, LINGER_S = 100, 31 * MIB, 5.0
+MOST = 700  # that this process and its engines can serve at a time
 SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+DATA = b"data: " + b"x" * 60_000 + b"\n\n"
+CHUNK = b"%x\r\n%b\r\n" % (len(DATA), DATA)
 
 Sent = AsyncIterator[bytes]
 
@@ -71,10 +75,9 @@ STALLS: dict[str, Callable[[], Sent]] = {
 async def engine(seen: Seen, writer: asyncio.StreamWriter) -> None:
     """Answer at length, or late."""
     if b"unread" in seen.body:
-        data = b"data: " + b"x" * 60_000 + b"\n\n"
         writer.write(SSE)
-        for _ in range(1_000):
-            writer.write(b"%x\r\n%b\r\n" % (len(data), data))
+        for _ in range(200):
+            writer.write(CHUNK)
             await writer.drain()
     if len(seen.body) > MIB:
         await asyncio.sleep(LINGER_S)
@@ -85,6 +88,24 @@ async def engine(seen: Seen, writer: asyncio.StreamWriter) -> None:
 async def test_stalled_clients_cost_no_other_request(
     target: Attacked, judge: Judge, name: str
 ) -> None:
+    await hold_out(target, judge, name, FEW, LIMIT_BYTES)
+
+
+@pytest.mark.parametrize("name", ["unread answers", "short stalled uploads"])
+@pytest.mark.parametrize("mib", [256, 512, 2048])
+async def test_memory_has_room_for_what_all_clients_can_make_envoy_hold(
+    envoy_binary: Path, judge: Judge, name: str, mib: int
+) -> None:
+    options = BootstrapOptions(memory_bytes=mib * MIB)
+    clients = min(MOST, int(0.9 * options.most_connections))
+    async with attacked("gateway", memory_bytes=mib * MIB) as target:
+        await hold_out(target, judge, name, clients, mib * MIB)
+
+
+async def hold_out(
+    target: Attacked, judge: Judge, name: str, clients: int, limit_bytes: int
+) -> None:
+    """Assert that Envoy serves others, within its memory, while clients stall."""
     for own in target.own:
         own.answer = engine
     envoy = target.stand.envoy
@@ -115,16 +136,16 @@ async def test_stalled_clients_cost_no_other_request(
             await asyncio.sleep(0.05)
 
     others = [asyncio.create_task(bystand()), asyncio.create_task(watch())]
-    stalled = [asyncio.create_task(stall()) for _ in range(CLIENTS)]
+    stalled = [asyncio.create_task(stall()) for _ in range(clients)]
     await asyncio.sleep(2 * LINGER_S)
     over.set()
     for task in stalled:
         task.cancel()
     await asyncio.gather(*stalled, return_exceptions=True)
     await asyncio.gather(*others)
-    holds = set(got) == {200} and 0 < peak < LIMIT_BYTES
+    holds = set(got) == {200} and 0 < peak < limit_bytes
     judge(
-        f"all bystanders served, Envoy below {LIMIT_BYTES // MIB} MiB",
-        f"{dict(got)}, {peak // MIB} MiB",
+        f"all bystanders served, Envoy below {limit_bytes // MIB} MiB",
+        f"{dict(got)}, {peak // MIB} MiB of {clients} clients",
         holds,
     )

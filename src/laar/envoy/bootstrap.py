@@ -52,6 +52,7 @@ from laar.datalayer.endpoints_file import is_ip
 from laar.envoy import endpoints_file
 from laar.envoy.options import (
     ANY_IPV4,
+    BUFFER_BYTES,
     HEAP_SHARE,
     LOOPBACK,
     MESSAGE_TIMEOUT_S,
@@ -61,7 +62,7 @@ from laar.envoy.options import (
 )
 from laar.protocol import agreed
 from laar.protocol import headers as names
-from laar.protocol.answers import MAX_ANSWER_BYTES, error_body, error_document
+from laar.protocol.answers import error_body, error_document
 from laar.protocol.paths import (
     ANY_NAME_PATH,
     DENIED_ERROR,
@@ -97,9 +98,9 @@ _NOTHING_DONE = (
 )
 """Envoy's conditions for the first row of `laar.protocol.stream.attempts`."""
 
-_SHORT_BYTES = 2 * MAX_ANSWER_BYTES
-"""What Envoy holds of an answer, half of which the picker may read at once, and so also of a body
-where it does not count a request's memory: Envoy has one limit for both."""
+_SHORT_BYTES = 128 << 10
+"""What a filter of Envoy's holds of an answer, or of a short body (`long_bodies` in the template):
+Envoy has one limit for both."""
 _COLLECTED = ("max_request_bytes", "request_body_buffer_limit")
 """The fields of that limit."""
 _ROOM = {"max_headers_count": 120, "max_request_headers_kb": 64}
@@ -165,7 +166,8 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
             + agreed.DECISION_MARGIN_S
             + options.max_body_bytes // SLOWEST_UPLOAD_BYTES_PER_S
         ),
-        answer_buffer_bytes=_SHORT_BYTES,
+        answer_buffer_bytes=BUFFER_BYTES,
+        most_connections=options.most_connections,
         collected_bytes=min(_SHORT_BYTES, options.max_body_bytes),
         max_heap_bytes=int(HEAP_SHARE * options.memory_bytes),
         **answers,

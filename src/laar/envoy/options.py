@@ -22,6 +22,14 @@ get more time. A picker that hangs costs less than 2 s, all included, unless it 
 HEAP_SHARE = 0.75
 """Share of the container's memory for Envoy's heap; the rest is for its code, free memory that the
 allocator keeps, and the kernel's socket buffers."""
+BUFFER_BYTES = 64 << 10
+"""What Envoy holds of an answer for each of the two connections that it passes through."""
+CONNECTION_BYTES = 256 << 10
+"""The most that a client's HTTP/1 connection can make Envoy hold: an answer's buffers on both sides
+and in a filter, as Envoy counts no stream's memory there and so resets none."""
+_MOST_CONNECTIONS = 20_000
+_LEAST_BODIES = 4
+"""How many of the longest bodies have to fit in the memory at the same time."""
 SLOWEST_UPLOAD_BYTES_PER_S = 64 << 10
 """Uploads that take longer than the largest body takes at this speed get 408."""
 
@@ -108,10 +116,20 @@ class BootstrapOptions:
             if not least <= (value := getattr(self, name)) <= most:
                 option = name.removesuffix("_s").replace("_", "-")
                 raise SettingError(f"--{option}: {value} is not in {least}..{most}")
+        if self.memory_bytes < (least := _LEAST_BODIES * self.max_body_bytes):
+            raise SettingError(
+                f"--memory-bytes: {self.memory_bytes} is too little for bodies of "
+                f"{self.max_body_bytes} bytes (--max-body-bytes): at least {least}"
+            )
         if not Path(self.eds_path).is_absolute():
             raise SettingError(f"--eds-file: {self.eds_path!r} must be an absolute path")
         if self.listen_host is not None and not is_ip(self.listen_host):
             raise SettingError(f"--listen-address: {self.listen_host!r} is not an IP address")
+
+    @property
+    def most_connections(self) -> int:
+        """How many connections of clients fit in the heap."""
+        return min(_MOST_CONNECTIONS, int(HEAP_SHARE * self.memory_bytes) // CONNECTION_BYTES)
 
     @property
     def picker_addresses(self) -> list[tuple[str, int]]:

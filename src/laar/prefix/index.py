@@ -525,8 +525,9 @@ class PrefixIndex:
     def _fit(self, cache: _Cache) -> list[_Evicted]:
         """Evict down to the slot's exact capacity, then to the index's memory limit.
 
-        Return what was evicted for lack of capacity, in order. Blocks claimed by open requests are spared: an engine keeps them until the requests end,
-        longer than blocks last used by a request that has ended.
+        Return what was evicted for lack of capacity, in order. Blocks claimed by open requests are
+        spared: an engine keeps them until the requests end, longer than blocks last used by a
+        request that has ended.
         """
         evicted: list[_Evicted] = []
         spared, room_bytes = 0, int(self.room_bytes[cache.slot])
