@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from http import HTTPStatus
 from itertools import chain
 from typing import NamedTuple
 
@@ -284,16 +285,15 @@ class Chooser:
         group = self.candidates.of(request, subset, now)
         if request.response_id and subset is request.subset and len(group.able) > 1:
             raise not_stored()  # several endpoints may have stored the answer
-        if request.needs_model and not request.model and len(group.models) > 1:
-            raise RequestError(
-                426, "no-model", "no header or query names the model: ask over plain HTTP"
-            )
+        if not request.model and len(group.models) > 1:
+            if request.needs_model == HTTPStatus.UPGRADE_REQUIRED:
+                message = "no header or query names the model: ask over plain HTTP"
+                raise RequestError(HTTPStatus.UPGRADE_REQUIRED, "no-model", message)
+            if request.needs_model or request.api not in (Api.OPAQUE, Api.OTHER):
+                message = "`model` must be given: the endpoints serve more than one"
+                raise RequestError(400, "no-model", message)
         if request.api is Api.OPAQUE:
             return group, ()
-        if not request.model and len(group.models) > 1 and request.api is not Api.OTHER:
-            raise RequestError(
-                400, "no-model", "`model` must be given: the endpoints serve more than one"
-            )
         if request.any_mode and policy.knows_retries and self.table.modes and not group.weights:
             measured = getattr(self.assessor, "measured", ())  # few assessors measure models
             group = self.candidates.with_modes(group, request.api, measured)
