@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from http import HTTPStatus
 from itertools import chain
 from typing import NamedTuple
 
@@ -34,7 +33,7 @@ from laar.core.interfaces import Assessor, PartFailure, Room, View
 from laar.core.needs import Needs
 from laar.core.policy import Policy
 from laar.core.pulls import Sources
-from laar.core.request import Api, Request
+from laar.core.request import UPGRADE_REQUIRED, Api, Request
 from laar.core.retrying import Retrying
 from laar.core.stored import StoredObjects, not_stored
 from laar.core.views import view_of
@@ -286,9 +285,9 @@ class Chooser:
         if request.response_id and subset is request.subset and len(group.able) > 1:
             raise not_stored()  # several endpoints may have stored the answer
         if not request.model and len(group.models) > 1:
-            if request.needs_model == HTTPStatus.UPGRADE_REQUIRED:
+            if request.needs_model == UPGRADE_REQUIRED:
                 message = "no header or query names the model: ask over plain HTTP"
-                raise RequestError(HTTPStatus.UPGRADE_REQUIRED, "no-model", message)
+                raise RequestError(UPGRADE_REQUIRED, "no-model", message)
             if request.needs_model or request.api not in (Api.OPAQUE, Api.OTHER):
                 message = "`model` must be given: the endpoints serve more than one"
                 raise RequestError(400, "no-model", message)

@@ -17,6 +17,9 @@ MAX_OBJECTIVE_S = 3600.0
 """Longest accepted TTFT objective, since Envoy holds no request for longer, and highest accepted
 price of a wrong answer."""
 
+UPGRADE_REQUIRED = 426
+"""Status of a WebSocket whose opening names no model (RFC 9110, section 15.5.22)."""
+
 
 LIMITS = (
     *("max_completion_tokens", "max_tokens", "max_output_tokens"),

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from http import HTTPStatus
 from typing import Any
 
 from laar.core.decision import Decision
 from laar.core.membership import PLAIN
-from laar.core.request import Api
+from laar.core.request import UPGRADE_REQUIRED, Api
 from laar.errors import RequestError
 from laar.protocol import headers as names
 from laar.protocol import paths
@@ -138,9 +137,7 @@ class RequestHalf(StreamState):
         if self._head.upgrade:
             self.may_ask_plainly = self.api is not _OPAQUE
             model, session = socket_names(self._head.path, event.headers)
-            opened = Body(
-                api=_OPAQUE, model=model, session=session, needs_model=HTTPStatus.UPGRADE_REQUIRED
-            )
+            opened = Body(api=_OPAQUE, model=model, session=session, needs_model=UPGRADE_REQUIRED)
             return self._ask(opened, now, out)
         if event.end or facts.unread:
             return self._ask_unread(now, out)
