@@ -60,13 +60,14 @@ def session() -> aiohttp.ClientSession:
     return visiting_session({"accept": "x/y"})
 
 
-async def fetched(it: aiohttp.ClientSession, url: str, *, within_s: float = 0.3) -> object:
+async def fetched(it: aiohttp.ClientSession, url: str, *, within_s: float = 20.0) -> object:
     """Return the status and the body, or the name of the error."""
     try:
         sent: list[float] = []
         page = get(it, url, SPEC, sent=lambda: sent.append(time.monotonic()))
         async with asyncio.timeout(within_s), page as answer:
-            assert 0.0 <= time.monotonic() - sent[-1] < within_s
+            assert len(sent) == 1
+            assert sent[0] <= time.monotonic()
             body = await read_capped(answer.content, MAX_BYTES)
             return answer.status, body if len(body) <= MAX_BYTES else "too long"
     except (TimeoutError, aiohttp.ClientError, OSError) as error:
@@ -120,7 +121,9 @@ async def test_a_response_is_read_or_raises_an_error(name: str) -> None:
     answer, expected = ANSWERS[name]
     async with listening(Server(answer)) as port, session() as it:
         url = f"http://127.0.0.1:{port}/metrics"
-        assert [await fetched(it, url) for _ in range(3)] == [expected] * 3
+        within_s = 0.3 if expected == "TimeoutError" else 20.0
+        found = [await fetched(it, url, within_s=within_s) for _ in range(3)]
+        assert found == [expected] * 3
 
 
 async def test_a_host_gets_one_connection_at_a_time() -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from urllib.parse import quote
 
 import orjson
 import pytest
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from laar.core.decision import Enforcement
 from laar.core.request import Api
 from laar.protocol.events import Immediate, RequestHeaders, Shape
-from laar.protocol.paths import ANY_NAME_PATH, DENIED_PATHS, DeniedPaths, api_of
+from laar.protocol.paths import ANY_NAME_PATH, DENIED_PATHS, DeniedPaths, api_of, model_of
 from laar.protocol.stream import Environment, Stream, StreamSettings
+from support.paths import FORMS, PREFIXES
 
 DENIED = DeniedPaths(DENIED_PATHS)
 
@@ -137,6 +139,21 @@ def test_operator_paths_around_the_name_of_a_model_are_denied(base, collection, 
         if not path.startswith("/v1/models/"):
             assert path in DENIED, path
             assert re.fullmatch(ANY_NAME_PATH, path) is None, path
+
+
+MODELS = st.text(
+    st.characters(min_codepoint=33, max_codepoint=0x2FF, exclude_characters="?%;#\\"), min_size=1
+).filter(lambda name: api_of(name) is Api.OPAQUE and model_of(f"/v1/models/{quote(name)}") == name)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(
+    prefix=st.sampled_from([*PREFIXES, "/v1", "/%C3%A9/b"]),
+    name=MODELS,
+    safe=st.sampled_from(["", "/", "/:@!"]),
+)
+def test_the_model_in_a_path_is_found_in_any_form_below_any_prefix(form, prefix, name, safe):
+    assert model_of(prefix + form.format(quote(name, safe))) == name
 
 
 def test_an_operators_own_list_applies_to_collections_of_models():

@@ -34,7 +34,6 @@ MARGIN_S = 1.5
 class Ended(NamedTuple):
     status: int | str
     began: float
-    took_s: float
     decided: bool
 
 
@@ -73,7 +72,7 @@ class Load:
                 status, decided = answer.status, "x-laar-decision-id" in answer.headers
         except aiohttp.ClientError:
             pass
-        return Ended(status, began, time.monotonic() - began, decided)
+        return Ended(status, began, decided)
 
     def failed(self):
         return sum(e.status != 200 for e in self.ended)
@@ -155,8 +154,6 @@ async def test_few_requests_feel_that_a_picker_stops_or_is_killed_or_hangs(
     tmp_path, envoy_binary, shape, hangs
 ):
     lost = CLIENTS if shape == "full-duplex" else 0  # at most those passing through the picker
-    # In full duplex only a ping finds it; pings are rare so that a picker may stall (decision 19).
-    longest_s = PING_S if shape == "full-duplex" else LONGEST_WAIT_S
     async with world(tmp_path, shape) as it, Load(it.url) as load:
         await load.some_more(decided=True)
         it.signal("SIGTERM")
@@ -175,7 +172,6 @@ async def test_few_requests_feel_that_a_picker_stops_or_is_killed_or_hangs(
         if not hangs:
             return
 
-        hung_at = len(load.ended)
         it.signal("SIGSTOP")
         try:
             await load.some_more(decided=False, count=4 * CLIENTS)
@@ -183,7 +179,6 @@ async def test_few_requests_feel_that_a_picker_stops_or_is_killed_or_hangs(
             it.signal("SIGCONT")
         await load.some_more(decided=True)
     assert load.failed() <= 2 * lost
-    assert max(e.took_s for e in load.ended[hung_at:]) < longest_s + MARGIN_S
 
 
 @pytest.mark.parametrize("shape", ["standalone", "gateway"])

@@ -46,6 +46,7 @@ OTHER: dict[str, Any] = {
     "bodies.max_body_bytes": 4096,
     "bodies.max_held_bytes": 2 << 20,
     "bodies.opaque_paths": ["/a line\nand another/"],
+    "bodies.any_model_paths": ["/version"],
     "bodies.sample_answers": 0.5,
     "bodies.sample_every_s": 7,
     "bodies.denied_paths": ["/only/this"],

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import threading
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -176,11 +175,10 @@ async def test_a_log_that_nobody_reads_does_not_keep_a_picker_from_stopping(tmp_
     logged.decide(1)
     await eventually(lambda: not logged.log._queue, what="a line on its way")
     logged.decide(1)
-    reading = threading.Timer(5.0, os.open, (path, os.O_RDONLY | os.O_NONBLOCK))
+    reading = threading.Timer(60.0, os.open, (path, os.O_RDONLY | os.O_NONBLOCK))
     reading.start()
-    began = time.monotonic()
     await cancel([running])
-    assert time.monotonic() - began < 4.0
+    assert reading.is_alive(), "it stopped only once somebody read"
     reading.cancel()
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     await asyncio.get_running_loop().shutdown_default_executor()

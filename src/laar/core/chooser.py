@@ -31,7 +31,7 @@ from laar.core.interfaces import Assessor, PartFailure, Room, View
 from laar.core.needs import Needs
 from laar.core.plugin import NO_PARTS, Admitted, Parts, Plugin, Plugins, select
 from laar.core.policy import Policy
-from laar.core.request import Api, Request
+from laar.core.request import UPGRADE_REQUIRED, Api, Request
 from laar.core.views import view_of
 from laar.errors import RequestError
 from laar.health import Health, HealthSettings
@@ -303,16 +303,15 @@ class Chooser:
         for known in admitted:
             if known.unless_sole is not None and len(group.able) > 1:
                 raise known.unless_sole
-        if request.needs_model and not request.model and len(group.models) > 1:
-            raise RequestError(
-                426, "no-model", "no header or query names the model: ask over plain HTTP"
-            )
+        if not request.model and len(group.models) > 1:
+            if request.needs_model == UPGRADE_REQUIRED:
+                message = "no header or query names the model: ask over plain HTTP"
+                raise RequestError(UPGRADE_REQUIRED, "no-model", message)
+            if request.needs_model or request.api not in (Api.OPAQUE, Api.OTHER):
+                message = "`model` must be given: the endpoints serve more than one"
+                raise RequestError(400, "no-model", message)
         if request.api is Api.OPAQUE:
             return group, ()
-        if not request.model and len(group.models) > 1 and request.api is not Api.OTHER:
-            raise RequestError(
-                400, "no-model", "`model` must be given: the endpoints serve more than one"
-            )
         if request.any_mode and policy.knows_retries and self.table.modes and not group.weights:
             measured = getattr(self.assessor, "measured", ())  # few assessors measure models
             group = self.candidates.with_modes(group, request.api, measured)

@@ -17,6 +17,9 @@ MAX_OBJECTIVE_S = 3600.0
 """Longest accepted TTFT objective, since Envoy holds no request for longer, and highest accepted
 price of a wrong answer."""
 
+UPGRADE_REQUIRED = 426
+"""Status of a WebSocket whose opening names no model (RFC 9110, section 15.5.22)."""
+
 
 LIMITS = (
     *("max_completion_tokens", "max_tokens", "max_output_tokens"),
@@ -118,7 +121,8 @@ class Request:
             known to store it.
         stays_as: all unread requests with this value go to the same endpoint; None: to any. It is
             the tenant whose files or batches are stored or listed, or the session of a WebSocket.
-        needs_model: where the endpoints serve several models, it is refused unless it names one.
+        needs_model: status of the refusal if it names no model and the endpoints serve several; 0
+            if any of them may get it.
         ttft_objective_s: objective for the first token, from ``x-slo-ttft-ms``; None if not set.
         tpot_objective_s: objective for the time between later tokens, from ``x-slo-tpot-ms``.
         patience_s: how long the client says that it waits, in seconds; None if it doesn't.
@@ -167,7 +171,7 @@ class Request:
     response_id: str = ""
     conversation_id: str = ""
     stays_as: str | None = None
-    needs_model: bool = False
+    needs_model: int = 0
     ttft_objective_s: float | None = None
     tpot_objective_s: float | None = None
     patience_s: float | None = None

@@ -67,6 +67,7 @@ from laar.protocol.paths import (
     ANY_NAME_PATH,
     DENIED_ERROR,
     DENIED_PATHS,
+    HEALTH_PATHS,
     NAMING_PATH,
     SUFFIXES,
 )
@@ -153,7 +154,7 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
         ),
         routes=[_denied_route(), *_routes(options, answers)],
         any_of_them={agreed.ALIKE_KEY: True},
-        naming_path=f"{NAMING_PATH}|({'|'.join(endpoints_file.HEALTH_PATHS)})([/_?].*)?$|.*",
+        naming_path=f"{NAMING_PATH}|({'|'.join(HEALTH_PATHS)})([/_?].*)?$|.*",
         unless_named=_part("skip_if", conditions=named),
         unless_unread=_part("skip_if", conditions=[*named, *unread]),
         local_replies=[

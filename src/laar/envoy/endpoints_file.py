@@ -27,6 +27,7 @@ from laar.errors import SettingError
 from laar.faults import Fault
 from laar.latest import Latest
 from laar.protocol.agreed import ALIKE_KEY, LB_NAMESPACE, NAME_KEY
+from laar.protocol.paths import HEALTH_PATHS
 
 if TYPE_CHECKING:
     from laar.telemetry.problems import Problems
@@ -40,8 +41,6 @@ ENDPOINTS_CLUSTER = "laar-endpoints"
 """Name of the cluster, which must be the same in the file and in the bootstrap."""
 
 METADATA_NAMESPACE = "laar"
-HEALTH_PATHS = ("/health", "/ping")
-"""Beginnings of paths that any endpoint may serve; they are listed like names of models."""
 MAX_NAMES = 1000
 """Maximum number of names by which Envoy chooses itself: each takes 10 to 40 kB in each worker."""
 _KEPT_IN_PATHS = ("", "/", "/!$&'()*+,:;=@")
@@ -200,6 +199,7 @@ def _lb_endpoint(
         # Envoy compares the name in a path as the client encodes it.
         plain = [name for name in (*spec.models, *spec.aliases) if name in (names or ())]
         encoded = (quote(name, kept) for name in plain for kept in _KEPT_IN_PATHS)
+        # Paths that any endpoint may serve are listed like names of models.
         accepted = dict.fromkeys(("", *HEALTH_PATHS, *plain, *encoded))
         metadata[LB_NAMESPACE] = {NAME_KEY: [*accepted], ALIKE_KEY: names is None}
     if spec.way.name:

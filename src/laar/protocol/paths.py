@@ -59,13 +59,27 @@ _COMPUTING = "/infer"
 """End of KServe's paths, which only compute; their bodies may be binary."""
 ENCODING_ROUTES = tuple(_ENCODERS)
 _ENDS = "|".join(sorted({end for end, _ in SUFFIXES}.union(*ROUTES.values()), reverse=True))
-NAMING_PATH = (
-    rf"/v1/models/([^?]+?)/?(?:\?.*)?$|(?:/[^?]*)?/(?:deployments|engines)/([^?]+?)"
-    rf"(?:(?:/audio|/images|/messages)?(?:{_ENDS}))?/?(?:\?.*)?$|[^?]*/realtime/?\?(?:.*?&)?(?:model|deployment)=([^&]*).*$"
+_COLLECTIONS = "(?:[a-z]+M|m)odels|deployments|engines"
+_ACTIONS = (
+    # KServe, Triton, TorchServe and others; SageMaker and Bedrock; Hugging Face
+    "/(?:infer|infer_stream|generate_stream|ready|config|stats|metadata|predict|explain|predictions"
+    "|async-invoke|(?:invoke|converse)[a-z-]*|pipeline/[a-z-]+)"
+    # Gemini and Vertex in camel case, TensorFlow Serving; what follows a colon in a name is neither
+    "|(?::|%3[aA])(?:[a-z]+[A-Z][A-Za-z]*|predict|explain|classify|regress)"
 )
-"""A path, with its query, that names the model in one of three groups: OpenAI's description of a
-model, the deployments of Azure and older APIs, and OpenAI's realtime API. Envoy uses it as well."""
+NAMING_PATH = (
+    rf"(?:/[^?]*?)?/(?:model|{_COLLECTIONS})/([^?]+?)(?:/(?:versions|labels)/[^/?]+)?"
+    rf"(?:(?:/v[0-9][a-z0-9]*)?(?:/audio|/images|/messages)?(?:{_ENDS})|{_ACTIONS})/?(?:\?.*)?$"
+    rf"|(?:/[^?]*?)?/(?:{_COLLECTIONS})/([^?]+?)/?(?:\?.*)?$"
+    r"|[^?]*/realtime/?\?(?:.*?&)?(?:model|deployment)=([^&]*).*$"
+)
+"""A path, with its query, that names the model in one of three groups: a collection, a name and
+what is asked of it, below any prefix; a name alone; OpenAI's realtime API. An unknown last word
+counts as part of the name, so that no other model gets the request. Envoy uses it as well."""
 _NAMING_PATH = re.compile(NAMING_PATH)
+_LISTED = re.compile(r"(?:/(?!v[02-9]|v1[^/])[^/]+)*/models(?:/(.+))?")
+HEALTH_PATHS = ("/health", "/ping")
+"""Beginnings of paths that any endpoint may serve, also if Envoy chooses."""
 _STORED = re.compile(r"/responses/([^/?]{1,256})(/[a-z_]+)?/?(?:\?|$)")
 _OBJECTS = re.compile(r"/(conversations|files|uploads|batches)(?:/([^/]{1,256})|$)")
 
@@ -246,6 +260,7 @@ class PathFacts(NamedTuple):
             batches; empty for other paths.
         conversation_id: the id of the stored conversation that the path names; empty if none.
         model: the model that the path names; empty if none.
+        any_model: any endpoint may answer, whatever it serves (`bodies.any_model_paths`).
     """
 
     api: Api
@@ -256,13 +271,16 @@ class PathFacts(NamedTuple):
     stores: str = ""
     conversation_id: str = ""
     model: str = ""
+    any_model: bool = False
 
 
-def facts_reader(denied: Iterable[str], opaque: tuple[str, ...]) -> Callable[[str], PathFacts]:
+def facts_reader(
+    denied: Iterable[str], opaque: tuple[str, ...], any_model: tuple[str, ...] = ()
+) -> Callable[[str], PathFacts]:
     """Return a function that returns the properties of a path without its query.
 
     `denied` lists paths reserved for operators, `opaque` prefixes of paths whose bodies are never
-    read.
+    read, `any_model` of those that need no model.
     """
     denied_paths = DeniedPaths(denied)
 
@@ -282,6 +300,7 @@ def facts_reader(denied: Iterable[str], opaque: tuple[str, ...]) -> Callable[[st
             stored[1] if stored else "",
             stored[2] or "" if stored and stored[1] == "conversations" else "",
             model_of(path),
+            path.startswith((*opaque, *any_model)) or bool(stored),
         )
 
     return facts_of
@@ -299,6 +318,16 @@ def model_of(path: str) -> str:
     if found is None:
         return ""
     return unquote(found[1] or found[2] or "") or unquote_plus(found[3] or "")
+
+
+def listed_of(path: str) -> str | None:
+    """Return the model that a GET of OpenAI's lists asks for; empty for all, None for no list."""
+    plain = _plain(path)
+    found = _LISTED.fullmatch(plain)
+    if found is None or found[1] is None:
+        return None if found is None else ""
+    name = model_of(path)
+    return name if name and plain.endswith(f"/{name}") else None
 
 
 def response_of(method: str, path: str) -> str:

@@ -237,7 +237,7 @@ def _prompt(document: dict[str, Any], key: str, spans: Spans) -> None:
 
 def _responses(document: dict[str, Any], spans: Spans) -> None:
     given = document.get("input")
-    if not isinstance(given, str | list):
+    if not isinstance(given, str | list) or (isinstance(given, list) and len(given) > MAX_SPANS):
         raise UnknownPromptError
     if isinstance(instructions := document.get("instructions"), str):
         spans.message("system", instructions)

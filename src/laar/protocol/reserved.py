@@ -40,6 +40,8 @@ _PARAMETERS = _set("args body ext extra hint nvext option param request spec xar
 
 _PEER = re.compile(r"(?:prefill|decode|encode)[a-z]*_addr_")
 """Matches a request id that names peers; vLLM's connectors for P2P transfers read them there."""
+_ADDRESS = (b"_addr_", b"\\u005f", b"\\u005F", b"\\u0061", b"\\u0064", b"\\u0072")
+"""Parts of such an id as it is written in JSON; nobody else escapes these letters."""
 _IDS = ("request_id", "rid")
 
 DENIED = "denied-member"
@@ -55,11 +57,13 @@ batches have more than a few. In an object with more members, only those in `_AN
 _ANY = re.compile("|".join(sorted({*_MOVED, *_PARAMETERS, *_IDS})), re.IGNORECASE)
 """Matches every name that may be reserved, and others; most of 100,000 names do not match."""
 _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
-_KEY = re.compile(rb'"((?:[\w.-]|\\u00[2-7][0-9A-Fa-f]){1,%d})"\s*:' % _MAX_CHARS)
+_KEY = re.compile(rb'"([\w.\\-]{1,%d})"\s*:' % (6 * _MAX_CHARS))
+_NAME = re.compile(rb"(?:[\w.-]|\\u00[2-7][0-9A-Fa-f])+")
+"""Matches the names among what `_KEY` finds; the rest are ends of strings."""
 _SPACE = re.compile(rb"\s*")
 _ID = re.compile(rb'\s*("(?:[^"\\]|\\.){0,4096}"|\[[^\[\]]{0,1048576}\]|[^"\[\s])')
 """Matches the value after a key in `_IDS`, unless it is longer than any request id."""
-_PIECE_BYTES = 256 << 10
+_PIECE_BYTES = 64 << 10
 
 HARMLESS: set[str] = set()
 HARMLESS_HEADERS: set[str] = set()
@@ -118,15 +122,35 @@ def check_members(document: dict[str, Any]) -> None:
 
 
 def check_keys(text: bytes) -> None:
-    """Raise the same error for a reserved key at any depth, in JSON that is too long to parse."""
+    """Raise the same errors for keys at any depth, in JSON that is too long to parse.
+
+    Each name is examined once: in a list of messages, the same few recur.
+    """
+    seen: set[bytes] = set()
+    ids: set[bytes] = set()
+    examined, may_name_peers = 0, any(part in text for part in _ADDRESS)
     for at in range(0, len(text), _PIECE_BYTES):  # other threads run between the pieces
         ends = _SPACE.match(text, at + _PIECE_BYTES + 8 * _MAX_CHARS)  # a colon may follow
-        for found in _KEY.finditer(text, at, ends.end() + 1 if ends else len(text)):
-            name = found[1].decode("unicode-escape")
-            if name in _IDS and _has_peer(text, found.end()):
+        end = ends.end() + 1 if ends else len(text)
+        names = set(_KEY.findall(text, at, end))
+        for raw in names - seen:
+            name = raw.decode("unicode-escape") if _NAME.fullmatch(raw) else ""
+            if len(name) > _MAX_CHARS or name in HARMLESS or not _ANY.search(name):
+                continue
+            examined += 1
+            if name in _IDS:
+                ids.add(raw)
+            elif _is_reserved(words := _words(name)) or _moves(words):
                 raise denied_member(name)
-            if name not in HARMLESS and (_is_reserved(words := _words(name)) or _moves(words)):
-                raise denied_member(name)
+        seen = names if len(seen) > _MAX_NAMES else seen | names
+        if may_name_peers and not ids.isdisjoint(names):
+            for found in _KEY.finditer(text, at, end):
+                if found[1] in ids:
+                    examined += 1
+                    if _has_peer(text, found.end()):
+                        raise denied_member(found[1].decode("unicode-escape"))
+        if examined > _MOST:
+            raise RequestError(400, DENIED, "the body has too many members")
 
 
 def _has_peer(text: bytes, start: int) -> bool:

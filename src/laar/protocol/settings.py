@@ -9,7 +9,7 @@ from annotated_types import Ge, Le, MaxLen, MinLen
 
 from laar.declaring import Applies, Matches
 from laar.protocol.headers import FAIRNESS, Answers
-from laar.protocol.paths import DENIED_PATHS
+from laar.protocol.paths import DENIED_PATHS, HEALTH_PATHS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,10 @@ class StreamSettings:
     opaque_paths: tuple[str, ...] = ("/v1/files", "/v1/uploads")
     """Prefixes of paths whose bodies are never read: these requests go to the endpoint that stores
     the object, or to any. On other unknown paths (audio, images, rerank) only the model is read."""
+    any_model_paths: tuple[str, ...] = HEALTH_PATHS
+    """Prefixes of paths that any endpoint may answer, whatever it serves. On others, a request that
+    names no model, in its path or body, gets 400 if the endpoints serve several models. Lists of
+    models, stored objects and OPTIONS requests need no name either."""
     denied_paths: Annotated[tuple[str, ...], MaxLen(1000)] = DENIED_PATHS
     """Paths that get 403 with all below them, in any spelling and below any prefix. A model may
     have any name. The default lists engines' paths that put them to sleep, load weights, empty

@@ -31,7 +31,7 @@ class Readings(Section):
     longer, since at most 50 are probed per second; while laar is idle, it is five times as long."""
 
 
-@declared(StreamSettings, "max_body_bytes", "opaque_paths", "denied_paths")
+@declared(StreamSettings, "max_body_bytes", "opaque_paths", "any_model_paths", "denied_paths")
 class Bodies(Section):
     """Reading of request bodies and answers."""
 

@@ -14,7 +14,7 @@ from typing import Any
 from laar.core.decision import Decision
 from laar.core.membership import PLAIN
 from laar.core.plugin import gather
-from laar.core.request import Api
+from laar.core.request import UPGRADE_REQUIRED, Api
 from laar.errors import RequestError
 from laar.protocol import headers as names
 from laar.protocol import paths
@@ -143,7 +143,7 @@ class RequestHalf(StreamState):
         if self._head.upgrade:
             self.may_ask_plainly = self.api is not _OPAQUE
             model, session = socket_names(self._head.path, event.headers)
-            opened = Body(api=_OPAQUE, model=model, session=session, needs_model=True)
+            opened = Body(api=_OPAQUE, model=model, session=session, needs_model=UPGRADE_REQUIRED)
             return self._ask(opened, now, out)
         if event.end or facts.unread:
             return self._ask_unread(now, out)
@@ -163,12 +163,9 @@ class RequestHalf(StreamState):
 
     def _list_models(self, out: list[Action]) -> RequestPhase | None:
         """Answer a request for the fleet's or pool's models, or for one model; else return None."""
-        head, name = self._head, paths.model_of(self._head.path)
-        path, _, _ = head.path.partition("?")
+        name = self._asked_list()
         if (
-            head.method != "GET"
-            or not path.startswith("/v1/models")
-            or not (name or path.rstrip("/") == "/v1/models")
+            name is None
             or not self.env.settings.list_models
             or self._subset is not None
             or self.shadow
@@ -183,6 +180,10 @@ class RequestHalf(StreamState):
         headers = [("content-type", "application/json"), (names.REASON, _LISTS)]
         out.append(Immediate(200, headers, listed))
         return RequestPhase.OVER
+
+    def _asked_list(self) -> str | None:
+        """Return the model to describe, or empty if all are to be listed; None if neither."""
+        return paths.listed_of(self._head.path) if self._head.method == "GET" else None
 
     def _answer_again(self, first: Decision, out: list[Action]) -> RequestPhase:
         """Repeat the answer to a gateway that asks again for a request, which is counted once."""
@@ -319,7 +320,7 @@ class RequestHalf(StreamState):
                 read = self._reworked(hook, read, now)
             except RequestError as error:
                 return self._refuse(error, out)
-        read.model = self._facts.model or read.model
+        read.model = self._facts.model or read.model or paths.model_of(self._head.path)
         self.asked, self._model_span = read.model, read.model_span
         computes = self._facts.computes or self.api is not _OPAQUE
         self.acts = head.method not in _SAFE and (read.acts or not computes)
@@ -343,6 +344,8 @@ class RequestHalf(StreamState):
         """Add information from the headers and the path to what was read from the body."""
         head, env, facts = self._head, self.env, self._facts
         request.encodes = facts.route in paths.ENCODING_ROUTES
+        if not (facts.any_model or head.method == "OPTIONS" or self._asked_list() is not None):
+            request.needs_model = request.needs_model or 400
         if self.api is _OPAQUE:
             request.response_id = paths.response_of(head.method, head.path)
         else:  # precedence: the cluster's rules, the gateway's header, the client

@@ -65,7 +65,9 @@ class Environment:
     """Returns the properties of a path, by the settings."""
 
     def __post_init__(self) -> None:
-        read = facts_reader(self.settings.denied_paths, self.settings.opaque_paths)
+        read = facts_reader(
+            self.settings.denied_paths, self.settings.opaque_paths, self.settings.any_model_paths
+        )
         object.__setattr__(self, "facts_of", read)
 
 
