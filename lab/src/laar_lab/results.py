@@ -331,7 +331,7 @@ def _checked(stored: Mapping[str, Stored]) -> str:
     }
     later = [name for name, run in stored.items() if run.repeated and name not in stale]
     made = [f"`{name}`" for name in stored if name not in stale and name not in later]
-    names = ", ".join(f"`{name}` (since {check.commit})" for name, check in stale.items() if check)
+    names = ", ".join(f"`{name}` (since {check.commit})" for name, check in stale.items())
     return (
         f"Of {len(stored)} stored runs {len(later)} were repeated by later code. Stale, so that "
         f"later code gives other numbers: {names or 'none'}. Not repeated since they were made: "
