@@ -122,7 +122,7 @@ attack: $(STAMP)  ## hostile clients, engines, stores and files, and the answer 
 	$(BIN)/pytest -q tests/attack --attack-table
 
 # The tests that measure what other projects' bug reports describe.
-REPORTED := tests/datalayer/test_dns.py $(patsubst %,tests/server/test_%.py,attempts blame frozen_pages models_away never_cached windows)
+REPORTED := tests/datalayer/test_dns.py $(patsubst %,tests/server/test_%.py,attempts blame early_signs frozen_pages models_away never_cached windows)
 
 reported: $(STAMP)  ## numbers of situations from other projects' bug reports, through a real Envoy
 	$(BIN)/pytest -q -m "not slow" --figures $(REPORTED)

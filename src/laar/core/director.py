@@ -119,7 +119,8 @@ class Director(Chooser):
         priority: Priority | None = None,
     ) -> Decision:
         """Choose an endpoint and reserve it. Arguments and errors are those of `Chooser.choose`."""
-        self.left_open.sweep(now)
+        if self.left_open.waiting:
+            self.left_open.sweep(now)
         try:
             decision = self.choose(request, now, room, priority, new_id=self.new_id)
         except RequestError as error:
@@ -254,7 +255,8 @@ class Director(Chooser):
             self._end_prefill(decision, decision.now + end.latency_s, ok=False)
         if end.ok:
             self.table.answered_at[flight.slot] = decision.now + end.latency_s
-        if not self.left_open.settled(decision):
+        left = self.left_open
+        if not ((left.waiting or left.released) and left.settled(decision)):
             self._release(decision)
         run_steps(self._observers.ended, self.degraded, decision, end)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from laar.core.decision import Decision
 
-_MOMENT_S = 1.0
+_MOMENT_S = 0.3
 
 
 class LeftOpen:
@@ -18,27 +18,28 @@ class LeftOpen:
 
     def __init__(self, release: Callable[[Decision, float], None]) -> None:
         self._release = release
-        self._open: dict[str, tuple[Decision, float]] = {}
-        self._released: set[str] = set()
+        self.waiting: dict[str, tuple[Decision, float]] = {}
+        """Complete answers, and when they were, by the decisions' ids."""
+        self.released: set[str] = set()
 
     def finished(self, decision: Decision, now: float) -> None:
         """Record that an answer is complete; only the first call has an effect."""
-        if not decision.flight.settled and decision.id not in self._released:
-            self._open.setdefault(decision.id, (decision, now))
+        if not decision.flight.settled and decision.id not in self.released:
+            self.waiting.setdefault(decision.id, (decision, now))
 
     def sweep(self, now: float) -> None:
         """Release what has been open for a moment."""
-        while self._open:
-            name, (decision, at) = next(iter(self._open.items()))
+        while self.waiting:
+            name, (decision, at) = next(iter(self.waiting.items()))
             if now - at < _MOMENT_S:
                 return
-            del self._open[name]
-            self._released.add(name)
+            del self.waiting[name]
+            self.released.add(name)
             self._release(decision, now)
 
     def settled(self, decision: Decision) -> bool:
         """Forget a request; return whether it was released."""
-        self._open.pop(decision.id, None)
-        was = decision.id in self._released
-        self._released.discard(decision.id)
+        self.waiting.pop(decision.id, None)
+        was = decision.id in self.released
+        self.released.discard(decision.id)
         return was
