@@ -110,8 +110,13 @@ class _Recording(Recorder):
     def replied(self, decision: Decision, reply: Reply, now: float, *, read: bool) -> None:
         _director.replied(decision, reply, now, read=read)
 
-    def answering(self, decision: Decision, now: float, *, ok: bool, full: bool) -> None:
-        _director.answering(decision, now, ok=ok)
+    def answering(
+        self, decision: Decision, now: float, *, ok: bool, full: bool, said: bool
+    ) -> None:
+        _director.answering(decision, now, ok=ok, said=said)
+
+    def finished(self, decision: Decision, now: float) -> None:
+        _director.left_open.finished(decision, now)
 
     def ended(self, decision: Decision, end: Completion) -> None:
         self.ended_times += 1

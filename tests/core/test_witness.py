@@ -136,3 +136,14 @@ def test_an_engine_that_hangs_with_our_requests_stays_shut(ours, hangs_s):
             "a:1", Reading(waiting=200.0, running=40.0, kv_usage=0.99, work=engine.work), now
         )
         assert not open_to(engine, now)
+
+
+@given(st.lists(st.tuples(st.floats(0.985, 0.994), st.integers(0, 6)), min_size=20, max_size=40))
+def test_a_gauge_that_trembles_while_no_counter_moves_is_no_load(readings):
+    engine = Engine(fleet("a:1"), "a:1", (0.0, 0.0, 0.99), alive=False)
+    for now, (kv, wanted) in enumerate(readings):
+        engine.offsets = 0.0, 0.0, kv
+        engine.show(float(now))
+        is_open = open_to(engine, float(now))
+        assert is_open or now <= STILL
+        engine.serve(wanted if is_open else 0)

@@ -42,9 +42,14 @@ class Recording(Recorder):
         self.replies.append((reply, read))
         self._director.replied(decision, reply, now, read=read)
 
-    def answering(self, decision: Decision, now: float, *, ok: bool, full: bool) -> None:
+    def answering(
+        self, decision: Decision, now: float, *, ok: bool, full: bool, said: bool
+    ) -> None:
         self.began.append(ok)
-        self._director.answering(decision, now, ok=ok)
+        self._director.answering(decision, now, ok=ok, said=said)
+
+    def finished(self, decision: Decision, now: float) -> None:
+        self._director.left_open.finished(decision, now)
 
     def stored(self, decision: Decision, stored_id: str) -> None:
         self._director.plugins.get(StoredObjects).keeps(decision, stored_id)

@@ -23,6 +23,7 @@ from laar.core.exploring import TRY
 from laar.core.feedback import Feedback
 from laar.core.guards import Observers, run_steps
 from laar.core.interfaces import Assessor, PartFailure, Room
+from laar.core.left_open import LeftOpen
 from laar.core.membership import key_of
 from laar.core.modes import REFUSALS
 from laar.core.plugin import Plugin
@@ -73,6 +74,7 @@ class Director(Chooser):
         ids = random.Random(rng.getrandbits(40))
         self.new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
         """Returns an id for a new decision."""
+        self.left_open = LeftOpen(self._over)
         # Guarded one by one: a part that fails must not leave the table half changed.
         observers = self._observers = Observers()
         if prefixes is not None:
@@ -116,6 +118,8 @@ class Director(Chooser):
         priority: Priority | None = None,
     ) -> Decision:
         """Choose an endpoint and reserve it. Arguments and errors are those of `Chooser.choose`."""
+        if self.left_open.waiting:
+            self.left_open.sweep(now)
         try:
             decision = self.choose(request, now, room, priority, new_id=self.new_id)
         except RequestError as error:
@@ -192,15 +196,18 @@ class Director(Chooser):
             self.plugins.told("move", decision, now)
         self.degraded.attempt("health", self._attempts.begin, decision, now)
 
-    def answering(self, decision: Decision, now: float, *, ok: bool = True) -> None:
-        """Record that the answer has begun, which ends the prefill, or that it continues.
+    def answering(
+        self, decision: Decision, now: float, *, ok: bool = True, said: bool = True
+    ) -> None:
+        """Record that the answer has begun, or that it continues.
 
-        `ok` is false if the answer is a refusal.
+        `ok` is false if the answer is a refusal. Unless it has `said` anything, this is only a sign
+        of life: the prefill ends with the first token.
         """
         flight = decision.flight
         if ok and flight.attempt is not None:
             self.degraded.attempt("health", self.health.answering, flight.attempt, now)
-        if not flight.settled and not flight.answering:
+        if said and not flight.settled and not flight.answering:
             flight.answering = True
             self._end_prefill(decision, now, ok=ok)
             if flight.helpers and ok:
@@ -229,7 +236,9 @@ class Director(Chooser):
             self._end_prefill(decision, decision.now + end.latency_s, ok=False)
         if end.ok:
             self.table.answered_at[flight.slot] = decision.now + end.latency_s
-        self._release(decision)
+        left = self.left_open
+        if not ((left.waiting or left.released) and left.settled(decision)):
+            self._release(decision)
         if decision.parts:
             self.plugins.told("complete", decision, end)
         run_steps(self._observers.ended, self.degraded, decision, end)
@@ -264,6 +273,14 @@ class Director(Chooser):
         if (prefiller := decision.prefiller) is not None:
             self.degraded.attempt("learning", self._feedback.prefill_ended, decision, now, ok=ok)
             self.table.leave(prefiller.slot, decision.tokens, prefiller.uncached_tokens)
+
+    def _over(self, decision: Decision, now: float) -> None:
+        """Take a complete answer, whose stream stays open, off its endpoint's load."""
+        flight = decision.flight
+        if flight.attempt is not None:
+            self.degraded.attempt("health", self.health.gone, flight.attempt, now)
+        self.degraded.attempt("learning", self._feedback.moves, decision, now)
+        self._release(decision)
 
     def _release(self, decision: Decision) -> None:
         flight, uncached_tokens = decision.flight, decision.uncached_tokens

@@ -5,10 +5,11 @@ all requests were aborted, and some add up the gauges of processes that have die
 keeps requests away, nothing happens at the engine, so the gauge never changes: only requests could
 correct it. The time of a scrape proves only that the page was served.
 
-So a page needs a witness. While no request that laar knows of is there, something on the page has
-to move: others' work. If nothing does, the engine is idle, and what its gauges show is what they
-show without load. That is subtracted from then on, until a gauge falls below it: such a gauge is
-alive after all. The next requests then find out whether the engine answers.
+So a page needs a witness. While no request that laar knows of is there, its counter of work has to
+move: others' work. A gauge that trembles is no work; it is a witness only on a page without a
+counter. If nothing moves, the engine is idle, and what its gauges show is what they show without
+load. That is subtracted from then on, until a gauge falls well below it: such a gauge is alive
+after all. The next requests then find out whether the engine answers.
 
 While known requests are there, movement proves nothing: a counter that moves with them does not
 confirm two hundred others. So the last verdict stands: an engine that was full and hangs stays so.
@@ -23,6 +24,8 @@ from dataclasses import dataclass
 STILL_S = 2.5
 """Seconds without a witness after which an engine is idle: three scrapes, as it may work without a
 step in between."""
+_TREMBLES = 0.95
+"""Share of what a gauge shows without load to which it may fall and still show no load."""
 
 
 @dataclass(slots=True)
@@ -56,7 +59,9 @@ class Page:
         self, shown: Sequence[float], in_flight: float, chosen: float, now: float
     ) -> Sequence[float]:
         """Return the gauges of a new reading, less what they show without load."""
-        moved = any(a != b and (a == a or b == b) for a, b in zip(shown, self.shown, strict=True))
+        counts = not math.isnan(shown[-1]) or not math.isnan(self.shown[-1])
+        pairs = list(zip(shown, self.shown, strict=True))[-1 if counts else 0 :]
+        moved = any(a != b and (a == a or b == b) for a, b in pairs)
         sent = chosen != self.chosen
         here = sent or in_flight > 0.0 or self.in_flight > 0.0
         present, self.lately = here or self.lately, here  # a page may lag by one reading
@@ -70,5 +75,8 @@ class Page:
         elif not moved and not present:
             self.idle = [0.0 if math.isnan(value) else value for value in gauges]
         else:
-            self.idle = [i if i <= v else 0.0 for i, v in zip(self.idle, gauges, strict=True)]
+            self.idle = [
+                min(i, v) if v >= _TREMBLES * i else 0.0
+                for i, v in zip(self.idle, gauges, strict=True)
+            ]
         return [value - idle for value, idle in zip(gauges, self.idle, strict=True)]

@@ -19,6 +19,7 @@ from laar.core.request import Api
 from laar.errors import RequestError
 from laar.health import GOOD, Kind, Reply
 from laar.protocol.jsonscan import own_models
+from laar.protocol.sse import BOM, Lines, data_says
 from laar.protocol.usefulness import Usefulness
 
 MAX_ANSWER_BYTES = 1 << 20
@@ -52,10 +53,12 @@ _ENDS = {
     Api.RESPONSES: (b"response.completed", b"response.incomplete", b"response.failed"),
 }
 _PROGRESS = re.compile(rb"^data:(?![ ]?\{[ ]?\"type\"[ ]?:[ ]?\"ping\")", re.MULTILINE)
-"""Matches an event that advances the answer; comments and pings only keep connections open."""
+"""Matches an event that is a sign of life; comments and pings only keep connections open."""
+_LINE_ENDS = re.compile(rb"([\r\n])")
 _FIELDS = b"deir:"
 """First letters of event-stream fields, and the colon of a comment."""
 _REASON = re.compile(rb"\"finish_reason\"[ ]?:[ ]?\"")  # ends a stream without a final event
+_INDEX = re.compile(rb"\"index\"[ ]?:[ ]?([0-9]{1,4})")
 _TAIL_BYTES = 1024
 _BATCH_BYTES = 4096
 """Maximum bytes of events that are buffered and then searched together, in the time that a single
@@ -112,6 +115,8 @@ class AnswerReader:
         stored: the engine stores what it answers, so read `stored_id` too.
         status: status of the answer.
         api: format of the request.
+        claims: the media type, if it is not that of the stream which the client asked for. Clients'
+            libraries do not look at it, so only what arrives shows whether it is a stream.
     """
 
     def __init__(
@@ -121,8 +126,11 @@ class AnswerReader:
         stored: bool = False,
         status: int = 200,
         api: Api = Api.OPAQUE,
+        claims: str = "",
     ) -> None:
         self._events = events
+        self._claims = claims
+        self._sse = Lines()
         self._wants_id = stored
         self._status = status
         self._use = Usefulness(api)
@@ -134,7 +142,13 @@ class AnswerReader:
         self._ends = _ENDS.get(api, (b"[DONE]",))
         self._tail = b""
         self.progressed = False
-        """Whether the last chunk advanced the answer, which comments and pings do not."""
+        """Whether the last chunk held a sign of life, which comments and pings are not."""
+        self.said = False
+        """Whether anything was said: the first token has arrived."""
+        self.finished = False
+        """Whether every choice is complete, though the stream may still be open."""
+        self._done: set[int] = set()
+        self._last_choice = 0
         self.usage = NO_USAGE
         self.stored_id = ""
         """The id of the answer or conversation that the engine stores; empty until it is read."""
@@ -145,11 +159,11 @@ class AnswerReader:
         Once a stream has begun, only an error and the last events are urgent. Only whole lines are
         kept, so the word "error" is never split between two chunks.
         """
-        kept, begun = self._kept, self._is_judged or self._use.is_begun
-        can_wait = self._events and begun and not self._wants_id
+        kept, begun = self._kept, self.said and (self._is_judged or self._use.is_begun)
+        can_wait = self._events and begun and not self._wants_id and self._sse.is_between
         whole = chunk[-1:] == b"\n" and (not kept or kept[-1:] == b"\n")
         fits = len(kept) + len(chunk) <= _BATCH_BYTES
-        if not (can_wait and whole and fits) or b"error" in chunk:
+        if not (can_wait and whole and fits) or b"error" in chunk or _REASON.search(chunk):
             return False
         kept += chunk
         return True
@@ -160,39 +174,50 @@ class AnswerReader:
         Return what it shows about the endpoint: an error or a judgment of the answer, once each.
         """
         self._is_begun = self._is_begun or bool(chunk)
-        if self._events is None and (letter := chunk.lstrip()[:1]):
+        if self._events is None:
+            chunk = bytes(self._kept) + chunk
+            self._kept.clear()
+            if not (letter := chunk.removeprefix(BOM).lstrip()[:1]) or BOM.startswith(chunk):
+                self._kept += chunk
+                return None
             self._events = letter in _FIELDS
-        cut = chunk.rfind(b"\n") if self._events else -1
         error = None
-        self.progressed = not self._events
-        if cut >= 0:
-            lines = bytes(self._kept) + chunk[:cut]
-            self._kept = bytearray(chunk[cut + 1 :])
+        if self._events:
+            lines = self._sse.feed(bytes(self._kept) + chunk, MAX_ANSWER_BYTES)
+            self._kept.clear()
             self.progressed = _PROGRESS.search(lines) is not None
-            error = self._lines(lines)
-        elif self._events or not self._too_long:
+            error = self._lines(lines) if lines else None
+        else:
+            self.progressed = True
+            self.said = self.said or bool(chunk.strip())
             begins_at = len(self._kept)
-            self._kept += chunk
-            if not self._events and begins_at <= _LONGEST_BEGINNING:
-                error = self._error(_ERROR_DOCUMENT, bytes(self._kept[:MAX_ERROR_BYTES]))
-        if len(self._kept) > MAX_ANSWER_BYTES:
-            first = None if self._too_long else _FIRST_ID.search(self._kept, 0, _ID_BYTES)
+            if not self._too_long:
+                self._kept += chunk
+                if begins_at <= _LONGEST_BEGINNING:
+                    error = self._error(_ERROR_DOCUMENT, bytes(self._kept[:MAX_ERROR_BYTES]))
+        kept = self._sse.kept if self._events else self._kept
+        if len(kept) > MAX_ANSWER_BYTES:
+            first = None if self._too_long else _FIRST_ID.search(kept, 0, _ID_BYTES)
             if first and self._wants_id:
                 self.stored_id, self._wants_id = first[1].decode(), False
             if self._use.found is None:  # a JSON answer this long has content
-                is_json = self._events or self._kept.lstrip().startswith(b"{")
+                is_json = self._events or kept.lstrip().startswith(b"{")
                 self._use.found = GOOD if is_json else Kind.UNREADABLE
-            self._too_long = True
-            self._kept.clear()
+            self._too_long = self.said = True
+            kept.clear()
         return error if self._is_judged else error or self._judged()
 
     def end(self) -> Reply | None:
         """Handle the end of the body; return what it shows about the endpoint, if that is new."""
         error = None
         if self._events:
-            error = self._lines(bytes(self._kept))
+            kept, self._kept = bytes(self._kept), bytearray()
+            lines = self._sse.feed(kept, MAX_ANSWER_BYTES) + self._sse.end(MAX_ANSWER_BYTES)
+            error = self._lines(lines)
         elif self._kept:
             self._document(self._kept)
+            if self._claims and not self._is_judged:
+                self._use.found = Kind.TYPE
         if error or self._is_error:
             return error
         unended = self._use.is_begun and not (self.has_ended or self._too_long)
@@ -208,7 +233,12 @@ class AnswerReader:
         self._is_judged = True
         use = self._use
         return Reply(
-            status=self._status, found=use.found, model=use.model, said=use.said, seems=use.seems
+            status=self._status,
+            found=use.found,
+            model=use.model,
+            said=use.said,
+            seems=use.seems,
+            detail=self._claims if use.found is Kind.TYPE else "",
         )
 
     def _error(self, pattern: re.Pattern[bytes], text: bytes) -> Reply | None:
@@ -227,10 +257,25 @@ class AnswerReader:
                 is_read = self._use.found is None or b'"usage"' in line or self._wants_id
                 if is_read and line.startswith(b"data:") and b"{" in line:  # not [DONE]
                     self._document(line[5:])
+        if not self.said:
+            data = (line[5:] for line in lines.split(b"\n") if line.startswith(b"data:"))
+            self.said = any(map(data_says, data))
         if not self.has_ended:
+            self._finish(lines)
             self.has_ended = any(end in lines for end in self._ends)
             self._tail = (self._tail + lines)[-_TAIL_BYTES:]
         return error
+
+    def _finish(self, lines: bytes) -> None:
+        """Note which choices have their finish reasons."""
+        self._last_choice = max(self._last_choice, *map(int, _INDEX.findall(lines)), 0)
+        for found in _REASON.finditer(lines):
+            # An event names its choice before the reason; one that does not is the only one.
+            begin = lines.rfind(b"\n", 0, found.start()) + 1
+            end = lines.find(b"\n", found.end())
+            index = _INDEX.search(lines, begin, len(lines) if end < 0 else end)
+            self._done.add(int(index[1]) if index else 0)
+        self.finished = len(self._done) > self._last_choice
 
     def _document(self, text: bytes | bytearray) -> None:
         try:
@@ -311,7 +356,8 @@ def name_restorer(*, served: str, asked: str, whole: bool = False) -> Callable[[
         found = pattern.search(text)
         if found is None:
             return text
-        if not whole and text.count(b"{", 0, found.start()) == 1:  # most events begin with it
+        alone = not whole and pattern.search(text, found.end()) is None
+        if alone and text.count(b"{", 0, found.start()) == 1:  # most events begin with it
             return b"%b%b%b%b" % (text[: found.start()], found[1], new, text[found.end() :])
         start = max(text.find(b"{"), 0)
         spans = own_models(text[start:])
@@ -324,6 +370,6 @@ def name_restorer(*, served: str, asked: str, whole: bool = False) -> Callable[[
 
     def in_lines(data: bytes) -> bytes:
         found = pattern.search(data)
-        return data if found is None else b"\n".join(map(in_object, data.split(b"\n")))
+        return data if found is None else b"".join(map(in_object, _LINE_ENDS.split(data)))
 
     return in_object if whole else in_lines

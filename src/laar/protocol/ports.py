@@ -33,11 +33,17 @@ class Recorder:
         Called with the status, and again once the body is judged or shows an error.
         """
 
-    def answering(self, decision: Decision, now: float, *, ok: bool, full: bool) -> None:
-        """Record that the answer's body began or continued; `ok` unless it is an error.
+    def answering(
+        self, decision: Decision, now: float, *, ok: bool, full: bool, said: bool
+    ) -> None:
+        """Record a sign of life in the answer's body; `ok` unless it is an error.
 
-        `full` if the refusal's status shows that the endpoint may be full.
+        `full` if the refusal's status shows that the endpoint may be full; `said` if the answer has
+        said anything, so the first token has arrived.
         """
+
+    def finished(self, decision: Decision, now: float) -> None:
+        """Record that the answer is complete, although its stream may stay open."""
 
     def stored(self, decision: Decision, stored_id: str) -> None:
         """Record an id under which the endpoint stores its answer, before the answer ends."""

@@ -47,8 +47,10 @@ class Answer:
     _unanswered: bool = False
     _is_read: bool = False
     _error: bool = False
-    _answered_at: float | None = None
+    _said_at: float | None = None
+    """When the first token arrived."""
     _progress_at: float = float("-inf")
+    """When a sign of life was last reported."""
     _refusal: Reply | None = None
     _reader: AnswerReader | None = None
 
@@ -65,11 +67,14 @@ class Answer:
         reply = Reply(status=event.status, retry_after_s=event.retry_after_s)
         if event.status in EXPLAINED and read and reply.retry_after_s is None:
             self._refusal = reply
+        # Clients read a stream whatever its type; only a page for people can't be one.
+        is_json = "json" in event.media_type
+        claims = event.media_type if request.stream and is_json and not event.encoded else ""
         if request.api is Api.OPAQUE or not self.accepted:
             pass
         elif event.end:
             reply = Reply(status=event.status, found=Kind.EMPTY)
-        elif flaw_of_type(event.media_type, request.api, stream=request.stream):
+        elif flaw_of_type(event.media_type, request.api, stream=request.stream) and not claims:
             reply = Reply(status=event.status, found=Kind.TYPE, detail=event.media_type)
         elif event.encoded:  # unasked: its request had no accept-encoding
             found = GOOD if request.shadow or request.prefill_in_place else Kind.UNREADABLE
@@ -78,8 +83,10 @@ class Answer:
         self._error = reply.found is not None and reply.found is not GOOD
         if read:
             is_known = reply.found is not None or not self.accepted
+            is_open = not event.streamed and (claims or not event.media_type)
             self._reader = AnswerReader(
-                events=event.streamed and not event.encoded if event.media_type else None,
+                events=None if is_open else event.streamed and not event.encoded,
+                claims=claims,
                 stored=stored,
                 status=event.status,
                 api=Api.OPAQUE if is_known else request.api,
@@ -108,12 +115,16 @@ class Answer:
                 recorder.replied(decision, reply, now, read=True)
         if reader.stored_id != known:
             recorder.stored(decision, reader.stored_id)
-        if data and reader.progressed and now - self._progress_at >= _PROGRESS_S:
+        says = self._said_at is None and (reader.said or self._error)
+        if says:
+            self._said_at = now
+        if data and (says or (reader.progressed and now - self._progress_at >= _PROGRESS_S)):
             self._progress_at = now
-            if self._answered_at is None:
-                self._answered_at = now
-            full = self.status == 429 or (self.status or 0) >= 500
-            recorder.answering(decision, now, ok=self.accepted and not self._error, full=full)
+            full, ok = self.status == 429 or (self.status or 0) >= 500, self.accepted
+            said = self._said_at is not None
+            recorder.answering(decision, now, ok=ok and not self._error, full=full, said=said)
+        if reader.finished or reader.has_ended:
+            recorder.finished(decision, now)
 
     def put_by(self, data: bytes, now: float) -> bool:
         """Keep a chunk to read later if it can be passed on immediately; return whether it can."""
@@ -132,7 +143,7 @@ class Answer:
         Whether an unread answer was cut off is unknown, so it is assumed complete. An answer that
         was being read but did not end was cut off.
         """
-        reader, begun_at = self._reader, self._answered_at
+        reader, said_at, begun = self._reader, self._said_at, self._progress_at >= 0.0
         if reader is not None and not self.complete:
             self._progress_at = now  # what waited arrived earlier
             self.read(decision, b"\n", now, recorder, end=False)
@@ -142,14 +153,14 @@ class Answer:
             cause = "error"
         elif self.status is None or (self.let_go and not self.complete):
             cause = "hidden" if self.is_hidden else "disconnect"
-        elif (self._is_read or begun_at is not None) and not self.complete:
+        elif (self._is_read or begun) and not self.complete:
             cause = "reset"
         usage = reader.usage if reader is not None and self.complete else NO_USAGE
         return Completion(
             status=self.status,
             cause=cause,
             latency_s=now - decision.now,
-            ttft_s=None if begun_at is None else begun_at - decision.now,
+            ttft_s=None if said_at is None else said_at - decision.now,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens,

@@ -156,7 +156,7 @@ class AnswerHalf(StreamState):
             return phase
         self._held += data
         self.held_chunks += 1
-        is_whole = not self._held or (data.endswith(b"\n") and not self._holds_all)
+        is_whole = not self._held or (data.endswith((b"\n", b"\r")) and not self._holds_all)
         if end or is_whole or len(self._held) > MAX_ANSWER_BYTES:
             self._pass_held(out, end=end)
         return phase

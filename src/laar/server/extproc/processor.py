@@ -174,8 +174,14 @@ class ExternalProcessor(Recorder):
         if self.flow is not None and decision.flight.admitted:
             self.flow.moved(decision)
 
-    def answering(self, decision: Decision, now: float, *, ok: bool, full: bool) -> None:
+    def answering(
+        self, decision: Decision, now: float, *, ok: bool, full: bool, said: bool
+    ) -> None:
         """Tell the director and flow control."""
-        self.director.answering(decision, now, ok=ok)
-        if self.flow is not None and decision.flight.admitted:
+        self.director.answering(decision, now, ok=ok, said=said)
+        if said and self.flow is not None and decision.flight.admitted:
             self.flow.answering(decision, ok=ok, full=full)
+
+    def finished(self, decision: Decision, now: float) -> None:
+        """Tell the director."""
+        self.director.left_open.finished(decision, now)
