@@ -123,6 +123,8 @@ class Attempts:
         if flight.unjudged:  # no endpoint answered
             self._judge(decision, None, now)
         if flight.attempt is not None:
+            if end.shown is not None:
+                health.shown(flight.attempt, end.shown, asked_of(decision, kinds=False).prompt)
             health.ended(flight.attempt, end.status, end.cause, now)
         for attempt in flight.helpers:
             health.ended(attempt, end.status, end.cause, now)

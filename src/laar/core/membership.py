@@ -32,6 +32,10 @@ DRAIN_LABEL = "laar.dev/drain"
 PULL_LABEL = "laar.dev/kv-pull"
 """Label of an endpoint that can pull KV from its peers, and they from it: ``true``."""
 
+FAST_LABEL = "laar.dev/fast"
+"""Label of an endpoint that may well be faster than the others with its model: ``true``. Its speed
+is then believed whatever its answers look like."""
+
 SYSTEM_CA = "system"
 """Value given instead of a PEM file to use the system's CAs."""
 
