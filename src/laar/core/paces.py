@@ -177,7 +177,7 @@ class Paces:
         model_id = self._table.model_id
         same = np.flatnonzero(model_id == model_id[slot])
         self.credit[same] = np.minimum(self.credit[same] + 1.0 / len(same), _MOST_CREDIT)
-        self.credit[slot] -= 1.0
+        self.credit[slot] = max(self.credit.item(slot) - 1.0, -1.0)
 
     def over(self, slots: Slots, *, is_text: bool) -> Mask | None:
         """Return which slots must not get another request yet; None if none.
