@@ -32,7 +32,7 @@ _FASTER = math.log(2.0)
 """How much faster than explained an endpoint may become before new answers must explain it."""
 _YOUNG = 8
 """Answers of a new endpoint that were all given at its present pace."""
-_AGAIN_S = 5.0
+_AGAIN_S = 600.0
 
 
 class Shown(NamedTuple):
