@@ -17,6 +17,7 @@ from laar.core.director import Director
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.explain.sentence import sentence
+from laar.health.explained import Shown
 from laar.telemetry.decisions import DecisionMemory
 from support.directors import director_of
 
@@ -134,6 +135,7 @@ def counted(
         d.settle(
             decision,
             Completion(
+                shown=Shown("chat", 50, "content", number),
                 status=200 if useful else 400,
                 cause="complete",
                 latency_s=seconds,

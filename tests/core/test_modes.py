@@ -211,7 +211,7 @@ def test_any_mix_of_modes_teaches_the_pace_and_none_their_lengths(seed: int, cou
     if counts:  # 50 tokens a second, in any mode
         assert spoken.terms.tpot_s == pytest.approx(0.02, rel=0.1)
     paces = d.engines.paces
-    assert not paces.any_hasty
+    assert not paces.held.any()
     assert paces.rest[:2] == pytest.approx(1.0, rel=0.2)
     restored = director(RIGHT)
     restored.engines.restore(d.engines.state(), 0.0)

@@ -190,6 +190,8 @@ class Attempts:
         if flight.attempt is not None:
             if end.cause == "reset" and flight.attempt.stage is Stage.SENT:
                 self._compare(decision, flight.slot, Kind.RETRIED, now)
+            if end.shown is not None:
+                health.shown(flight.attempt, end.shown, asked_of(decision, kinds=False).prompt)
             health.ended(flight.attempt, end.status, end.cause, now)
         for attempt in flight.helpers:
             health.ended(attempt, end.status, end.cause, now)

@@ -31,7 +31,7 @@ from laar.core.interfaces import Assessor, PartFailure, Room, View
 from laar.core.needs import Needs
 from laar.core.plugin import NO_PARTS, Admitted, Parts, Plugin, Plugins, select
 from laar.core.policy import Policy
-from laar.core.request import UPGRADE_REQUIRED, Api, Request
+from laar.core.request import TEXTS, UPGRADE_REQUIRED, Api, Request
 from laar.core.views import view_of
 from laar.errors import RequestError
 from laar.health import Health, HealthSettings
@@ -101,6 +101,7 @@ class Chooser:
         self.prefixes = prefixes
         self.health = health or Health(HealthSettings(enabled=False), rng=random.Random(0))
         self.engines = Engines(table)
+        self.engines.paces.explains = self.health.explains
         self.explorer = Explorer()
         self.needs = Needs(table)
         self.degraded = Faults()
@@ -354,6 +355,9 @@ class Chooser:
             times, may = view.times_tried, in_all(eligible)
             least = (times if may is None else times[may]).min()
             prefer(eligible, "tried", times == least)
+        over = self.engines.paces.over(view.slots, is_text=view.request.api in TEXTS)
+        if over is not None and not on_trial:
+            prefer(eligible, "share", ~over)
         if kept is not None:
             prefer(eligible, "policy", kept)
         may = in_all(eligible) if eligible else None
@@ -401,6 +405,8 @@ class Chooser:
             reported = table.waiting[drawn] + table.running[drawn]
             reported = np.where(fresh(table, drawn, now), reported, 0.0)
             load = np.fmax(table.in_flight[drawn], reported)  # NaN means not reported
+            if (over := self.engines.paces.over(drawn, is_text=False)) is not None:
+                load = np.where(over, np.inf, load)
             order = [order[at] for at in np.argsort(load, kind="stable").tolist()]
         return Ranking(slots=slots, order=order, reason="opaque", eligible={})
 

@@ -21,6 +21,7 @@ from laar.core.plugin import Parts
 from laar.core.request import MAX_OBJECTIVE_S, Request
 from laar.declaring import FIXED, Applies
 from laar.health import Attempt
+from laar.health.explained import Shown
 from laar.prefix.index import Receipt
 
 Retries = Literal["as-scored", "new-model"]
@@ -252,6 +253,7 @@ class Completion:
         prompt_tokens: the engine's own count, if the answer was read.
         completion_tokens: the engine's count for the answer, if the answer was read.
         cached_tokens: prompt tokens found in the engine's cache, if it reports them.
+        shown: what the whole answer shows, for comparison, if it was read.
         error: an error was found in an answer with a success status, if it was read.
     """
 
@@ -262,6 +264,7 @@ class Completion:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
+    shown: Shown | None = None
     error: InitVar[bool] = False
     ok: bool = field(init=False)
     """Whether the endpoint accepted the request, and its answer is neither an error nor useless.

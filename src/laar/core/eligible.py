@@ -1,7 +1,7 @@
 """The candidates that a request may go to: a mask per cause of exclusion, and their intersection.
 
 Flow control is binding, and so are the needs of the request (`laar.core.needs`), of which some
-candidate meets the most. Earlier refusals, the retry rule and a policy's filters are
+candidate meets the most. Earlier refusals, the retry rule, fair shares and a policy's filters are
 preferences: their masks are dropped if no candidate would remain.
 """
 
@@ -14,9 +14,10 @@ import numpy as np
 from laar.core.endpoints import Mask
 from laar.core.interfaces import NoRoomError, Room, View
 
-Cause = Literal["window", "room", "refuses", "tried", "policy"]
+Cause = Literal["window", "room", "refuses", "tried", "share", "policy"]
 """Why an endpoint is excluded: the request is too long; flow control has no room; the engine
-refuses such requests; the retry rule; a policy's filter."""
+refuses such requests; the retry rule; its share while nothing explains its speed; a policy's
+filter."""
 
 Eligible = dict[Cause, Mask]
 """By cause, the candidates not excluded for it, the most important cause first; empty if all

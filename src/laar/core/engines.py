@@ -280,7 +280,7 @@ class Engines:
         took /= longer
         even_s, weight = took / self.paces.rest.item(slot), _UNKNOWN_LENGTH
         if answer_tokens:
-            length = model.length(answer_tokens, usual=not self.paces.hasty.item(slot))
+            length = model.length(answer_tokens, usual=not self.paces.held.item(slot))
             even_s, took, weight = even_s / length, took / length, 1.0
         elif model.counts_tokens:  # it may have been shorter than others
             return
@@ -358,7 +358,7 @@ class Engines:
 
     def _learn(self, slot: int, model: EngineModel, sample: Sample) -> None:
         features, weight, changed = sample.features, sample.weight, False
-        teaches = not self.paces.hasty.item(slot)
+        teaches = not self.paces.held.item(slot)
         first_level, rest_level = model.first.level, model.rest.level
         if sample.first:
             guess = max(0.0, model.first.guess(features))

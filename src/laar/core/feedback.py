@@ -28,6 +28,7 @@ class Feedback:
     def begin(self, decision: Decision, now: float) -> None:
         """Begin the engines' record of a request, before its endpoint counts it."""
         view, at, flight = decision.view, decision.position, decision.flight
+        self._engines.paces.sent(flight.slot)
         if view is None:
             return
         began = Began(
@@ -74,9 +75,6 @@ class Feedback:
         flight, now = decision.flight, decision.now + end.latency_s
         if (began := flight.began) is None:
             return
-        health, paces = self._chooser.health, self._engines.paces
-        if len(paces.quick) and health.questions.may_ask:
-            paces.confirm(lambda slot: health.agrees(slot, now))
         if not end.ok or end.cause != "complete" or (decision.request.shadow and not flight.served):
             self._engines.gone(began, now)
             return

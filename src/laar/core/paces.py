@@ -5,12 +5,11 @@ pace differs from 1 only if its samples stand out from their scatter, and old sa
 weight, so equal endpoints cost the same and share the load. `laar.core.engines` has the terms that
 the paces multiply.
 
-How many tokens an answer has depends on the model and the request, so an endpoint is not fast
-because its answers end early. If they are far shorter than its siblings', or its pace is one that
-the siblings make implausible, it is `hasty`: its pace is 1, and it teaches its model nothing. An
-implausible pace is believed once a probe shows that the endpoint answers as a sibling does
-(`confirm`). Of two endpoints, neither pace makes the other implausible, so both count as equal
-until a probe shows that; if there are no probes, they are believed.
+An endpoint that answers uselessly is fast, too. So one whose pace its siblings do not make
+plausible, by any clock, is `quick`; while nothing explains that (`laar.health.explained`) it is
+`held`: its pace is 1, it teaches its model nothing, and it gets a fair share of the requests for
+its model, and no more (`over`). So do all quick ones where answers are not texts: nobody can tell
+what those are worth. The label `laar.dev/fast` confirms a pace.
 
 An endpoint with few samples may be much faster or slower than they suggest. `outlook` has both: the
 pace that its samples suggest, and the one that is still possible (`laar.core.exploring`).
@@ -19,7 +18,7 @@ pace that its samples suggest, and the one that is still possible (`laar.core.ex
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from typing import Annotated
 
@@ -29,6 +28,7 @@ from msgspec import Meta
 
 from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.engine_model import ERROR
+from laar.core.membership import FAST_LABEL
 
 _MOST_LOG = math.log(20.0)  # cap on a pace: devices under one model name differ by less
 _MEMORY = 60.0  # effective number of samples
@@ -41,13 +41,16 @@ _MEMORY_S = 600.0  # a slow endpoint gets few requests, often minutes apart
 _TOGETHER = 8  # every eighth sample, of whichever model, updates its model's paces
 _PROVEN = 10.0  # answers after which an endpoint's pace is known
 _HOPE = math.log(5.0)  # how much faster than its siblings an endpoint may be that has not answered
-_IMPLAUSIBLE = math.log(8.0)  # an endpoint that much faster than the typical one is not believed
-_SHORT = math.log(3.0)  # nor one whose answers are that much shorter
-_AT_ONCE = math.log(12.0)  # nor one whose answers end that much earlier than its pace explains
+_IMPLAUSIBLE = math.log(1.5)  # an endpoint that much faster than the typical one is quick
+_AT_ONCE = math.log(3.0)  # and one whose answers, of whatever length, end that much earlier
+_STILL = 0.7  # how much of that keeps an endpoint quick
 _ENDS = 40.0  # effective number of answers in these means
 _FEW = 2.0  # minimum number of answers for a comparison with siblings
-_MANY = 8.0  # the same for answers of unknown length
 _KNOWN = 0.3  # minimum weight of an endpoint's answers, which fades, to compare its pace
+_MOST_CREDIT = 2.0  # requests that a held endpoint may be behind its fair share
+
+Explains = Callable[[int, float, Set[int], float], bool]
+"""Returns whether anything explains a slot's pace (a logarithm), given the quick slots and now."""
 
 _Log = Annotated[float, Meta(gt=-1e4, lt=1e4)]
 _Count = Annotated[float, Meta(ge=0, lt=1e4)]
@@ -70,13 +73,14 @@ class Paces:
         self._learned = 0
         self.first: Floats = np.empty(0)
         self.rest: Floats = np.empty(0)
-        self.hasty: Mask = np.empty(0, np.bool_)
-        """Whether an endpoint's answers end too early for its pace to be believed, by slot."""
-        self.any_hasty = False
-        self.quick: Slots = np.empty(0, np.intp)
-        """The slots with an implausible pace."""
-        self._confirmed: set[int] = set()
-        self._confirms = False
+        self.quick: dict[int, float] = {}
+        """The slots that are faster than their siblings make plausible, and the logarithm of their
+        paces over those."""
+        self.held: Mask = np.empty(0, np.bool_)
+        """Whether a slot is quick and nothing explains that."""
+        self.explains: Explains = lambda _slot, _pace, _quick, _now: True
+        self.credit: Floats = np.empty(0)
+        """Requests by which a quick slot is behind its fair share."""
         self.tries: Floats = np.empty(0)
         """Recent requests that went to an endpoint only because its pace is not known, and a
         quarter of its other answers: if forty did not show it, it hardly matters."""
@@ -96,7 +100,8 @@ class Paces:
         self._levels = np.pad(self._levels, ((0, 0), (0, more)))
         self._ends = np.pad(self._ends, ((0, 0), (0, more)))
         self.tries = np.pad(self.tries, (0, more))
-        self.hasty = np.pad(self.hasty, (0, more))
+        self.held = np.pad(self.held, (0, more))
+        self.credit = np.pad(self.credit, (0, more))
         self.first = np.pad(self.first, (0, more), constant_values=1.0)
         self.rest = np.pad(self.rest, (0, more), constant_values=1.0)
 
@@ -165,15 +170,35 @@ class Paces:
                 ends[row, slot] = mean + (math.log(max(value, 1e-6)) - mean) / seen
                 ends[row + 1, slot] = seen
 
-    def confirm(self, agrees: Callable[[int], bool | None]) -> None:
-        """Believe implausible paces of slots that a probe confirms, as long as it does."""
-        self._confirms = True
-        self._confirmed = {slot for slot in self.quick.tolist() if agrees(slot)}
+    def sent(self, slot: int) -> None:
+        """Count a request towards the fair shares of the quick slots of its model."""
+        if not self.quick:
+            return
+        model_id = self._table.model_id
+        same = np.flatnonzero(model_id == model_id[slot])
+        self.credit[same] = np.minimum(self.credit[same] + 1.0 / len(same), _MOST_CREDIT)
+        self.credit[slot] = max(self.credit.item(slot) - 1.0, -1.0)
+
+    def over(self, slots: Slots, *, is_text: bool) -> Mask | None:
+        """Return which slots must not get another request yet; None if none.
+
+        These are the held ones that have had their fair share; all quick ones unless answers are
+        texts.
+        """
+        if not self.quick:
+            return None
+        quick = self.held[slots]
+        if not is_text:
+            quick = np.array(
+                [slot in self.quick and not self._is_confirmed(slot) for slot in slots.tolist()]
+            )
+        over: Mask = quick & (self.credit[slots] < 0.0)
+        return over if np.count_nonzero(over) else None
 
     def outlook(self, slots: Slots) -> tuple[Floats, Floats] | None:
         """Return the likely and the best possible pace of some slots, over those in use.
 
-        The best possible pace of an endpoint that is proven, hasty or was tried often enough is not
+        The best possible pace of an endpoint that is proven, held or was tried often enough is not
         better than its likely pace, which is 1; None if that holds for all.
         """
         kept, models = self._outlook, self._table.models
@@ -184,7 +209,7 @@ class Paces:
     def _look_out(self, slots: Slots) -> tuple[Floats, Floats] | None:
         first_logs, first_seen, _, rest_logs, rest_seen, _ = self._columns.take(slots, axis=1)
         answers = np.maximum(first_seen, rest_seen)
-        open_ = (answers < _PROVEN) & (self.tries[slots] < _PROVEN) & ~self.hasty[slots]
+        open_ = (answers < _PROVEN) & (self.tries[slots] < _PROVEN) & ~self.held[slots]
         if not np.count_nonzero(open_):
             return None
         weights, model_id = first_seen + rest_seen, self._table.model_id[slots]
@@ -197,14 +222,6 @@ class Paces:
         hope = np.exp(-_HOPE / np.sqrt(1.0 + answers * (0.5 * _HOPE / ERROR) ** 2))
         hope = np.where(open_, hope, 1.0)
         return likely, likely * hope
-
-    def as_others(self, slots: Slots, load: Floats) -> Floats:
-        """Return loads of slots in which hasty ones have at least the others' mean."""
-        hasty = self.hasty[slots]
-        if hasty.all():
-            return load
-        others = load[..., ~hasty].mean(axis=-1, keepdims=True)
-        return np.where(hasty, np.maximum(load, others), load)
 
     def relative(self) -> Floats:
         """Return the larger pace of each slot over the median of its model's endpoints.
@@ -225,9 +242,9 @@ class Paces:
         self._ends[:, slot] = 0.0
         self.tries[slot] = 0.0
         self._paced_at[:, slot] = self._levels[:, slot] = 0.0
-        self.hasty[slot] = False
-        self.quick = self.quick[self.quick != slot]
-        self._confirmed.discard(slot)
+        self.held[slot] = False
+        self.credit[slot] = 0.0
+        self.quick.pop(slot, None)
         self.first[slot] = self.rest[slot] = 1.0
 
     def state(
@@ -274,13 +291,13 @@ class Paces:
             self._columns[:, same] = known
         first_logs, first_seen, first_scatter, rest_logs, rest_seen, rest_scatter = known
         weights = first_seen + rest_seen
-        hasty = self._find_hasty(same, rest_logs / np.maximum(rest_seen, 1e-9), rest_seen)
-        if hasty is not None:
-            weights = np.where(hasty, 0.0, weights)
-            first_scatter, rest_scatter = first_scatter * ~hasty, rest_scatter * ~hasty
+        held = self._find_held(same, known, as_of)
+        if held is not None:
+            weights = np.where(held, 0.0, weights)
+            first_scatter, rest_scatter = first_scatter * ~held, rest_scatter * ~held
         for own, count in ((first_logs, first_seen), (rest_logs, rest_seen)):
             # Relative to those with such samples: a prefiller has only first tokens.
-            of = count if hasty is None else count * ~hasty
+            of = count if held is None else count * ~held
             mean = float(own @ (of > 0.0)) / max(float(np.add.reduce(of)), 1e-9)
             own -= count * mean
         total = float(np.add.reduce(weights))
@@ -309,37 +326,47 @@ class Paces:
             far = logs * logs * seen
             shown = np.maximum(0.0, 1.0 - (doubt + _EVEN**2 * seen) / np.maximum(far, 1e-12))
             logs = np.minimum(np.maximum(logs * shown, -_MOST_LOG), _MOST_LOG)
-            if hasty is not None:
-                logs[hasty] = 0.0
+            if held is not None:
+                logs[held] = 0.0
             change = np.abs(logs - np.log(pace[same]))
             changes.append(float(change @ weights) / max(total, 1e-9))
             pace[same] = np.exp(logs)
         return changes[0], changes[1]
 
-    def _find_hasty(self, same: Slots, paces: Floats, seen: Floats) -> Mask | None:
-        """Set `hasty` for a model's endpoints, and return it; None if none is.
+    def _find_held(self, same: Slots, known: Floats, as_of: float) -> Mask | None:
+        """Set `quick` and `held` for a model's endpoints, and return the latter; None if none is.
 
-        `paces` are logarithms, from `seen` answers of known length.
+        `known` are the columns of its endpoints.
         """
-        ends, answers, lengths, counted = self._ends.take(same, axis=1)
-        ends = _relative(ends, answers >= _FEW)
-        lengths = _relative(lengths, counted >= _FEW)
-        if np.count_nonzero(counted):  # an endpoint without known lengths is judged by its times
-            lengths = np.where((counted < 1.0) & (answers >= _MANY), ends, lengths)
-        paces = _relative(paces, seen >= _KNOWN)
+        first_logs, first_seen, _, rest_logs, rest_seen, _ = known
+        ends, answers, _, counted = self._ends.take(same, axis=1)
+        limit = np.where(counted >= _FEW, _IMPLAUSIBLE - _AT_ONCE, 0.0)
         # The fewer answers, the more chance explains.
-        lengths += 2.0 / np.sqrt(np.maximum(np.where(counted, counted, answers), 1.0))
-        hasty = (lengths < -_SHORT) | (ends - np.minimum(paces, 0.0) < -_AT_ONCE)
-        quick = paces < -_IMPLAUSIBLE
-        any_quick = np.count_nonzero(quick) > 0
-        if any_quick or len(self.quick):
-            others = self.quick[~np.isin(self.quick, same)]
-            self.quick = np.concatenate((others, same[quick]))
-        if any_quick and (self._confirms or np.count_nonzero(answers) > 2):
-            hasty |= quick & ~np.isin(same, list(self._confirmed))
-        self.hasty[same] = hasty
-        self.any_hasty = bool(np.count_nonzero(self.hasty))
-        return hasty if np.count_nonzero(hasty) else None
+        paces = _relative(ends, answers >= _FEW) + 2.0 / np.sqrt(np.maximum(answers, 1.0)) - limit
+        for logs, seen in ((first_logs, first_seen), (rest_logs, rest_seen)):
+            pace = _relative(logs / np.maximum(seen, 1e-9), seen >= _KNOWN)
+            paces = np.minimum(paces, pace + _SURE * ERROR / np.sqrt(np.maximum(seen, 1.0)))
+        was = np.array([slot in self.quick for slot in same.tolist()], np.bool_)
+        quick = paces < -_IMPLAUSIBLE * np.where(was, _STILL, 1.0)
+        held = np.zeros(len(same), np.bool_)
+        for at in np.flatnonzero(was & ~quick).tolist():
+            del self.quick[same.item(at)]
+        for at in np.flatnonzero(quick).tolist():
+            self.quick[same.item(at)] = paces.item(at)
+        for at in np.flatnonzero(quick).tolist():
+            slot = same.item(at)
+            held[at] = not (
+                self._is_confirmed(slot)
+                or self.explains(slot, paces.item(at), self.quick.keys(), as_of)
+            )
+        self.credit[same[quick & ~was]] = 0.0
+        self.held[same] = held
+        return held if np.count_nonzero(held) else None
+
+    def _is_confirmed(self, slot: int) -> bool:
+        """Return whether the operator confirms that an endpoint is faster than its siblings."""
+        spec = self._table.by_slot.get(slot)
+        return spec is not None and spec.labels.get(FAST_LABEL) == "true"
 
 
 def _spread(values: Floats, weights: Floats, noise: float) -> float:

@@ -52,6 +52,9 @@ class Api(StrEnum):
     OPAQUE = "opaque"
 
 
+TEXTS = frozenset((Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES))
+"""Formats whose answers are texts, so that endpoints' answers can be compared."""
+
 GENERATES: Mapping[Api, bool | None] = {
     **dict.fromkeys(Api, True),
     Api.EMBEDDINGS: False,

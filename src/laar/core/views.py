@@ -125,8 +125,6 @@ def view_of(
     if not is_known and len(models) > 1:
         is_known = np.maximum.reduce(p) > np.minimum.reduce(p)
     in_flight, queued_tokens = table.in_flight[slots], table.queued_tokens[slots]
-    if (paces := chooser.engines.paces).any_hasty:
-        in_flight, queued_tokens = paces.as_others(slots, np.array((in_flight, queued_tokens)))
     wire_s = group.wire_s
     if request.body_bytes > FIRST_FLIGHT_BYTES:
         rounds = (1 + request.body_bytes // FIRST_FLIGHT_BYTES).bit_length()

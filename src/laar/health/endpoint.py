@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from laar.health.breaker import Breaker, Rules
+from laar.health.explained import Explained
 from laar.health.kinds import Kind
 from laar.health.recent import Habit
 from laar.health.times import GroupTimes
@@ -161,6 +162,7 @@ class Endpoint:
         """Useless answers among those read, or recognized by their headers."""
         self.dull = Habit()
         """Short and repeated answers among those read."""
+        self.explained = Explained()
         self.said: Latest[int, int] = Latest(_SAID)
         """Digests of the prompts of the latest answers that were read, by the answers' digests."""
         self.heard_at, self.unheard_s = float("-inf"), 0.0

@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Set
 from itertools import islice
 
 from laar.health.bodies import MOST_SEEN
 from laar.health.breaker import OTHERS_TRIAL_S, HealthSettings, Rules, State, Word
 from laar.health.endpoint import Attempt, Endpoint, Stage
+from laar.health.explained import Shown
 from laar.health.kinds import FAILURES, GOOD, Kind, Reply, judge
 from laar.health.outcomes import Outcomes
 from laar.health.questions import Questions
@@ -234,6 +235,10 @@ class Health:
                     del bodies.seen[next(iter(bodies.seen))]
         self.gone(attempt, now)
 
+    def shown(self, attempt: Attempt, shown: Shown, prompt: int) -> None:
+        """Record what a whole answer shows, and the hash of its prompt."""
+        attempt.endpoint.explained.answers.add(shown, prompt)
+
     def gone(self, attempt: Attempt, now: float) -> None:
         """Drop an attempt: it has ended, or another endpoint serves the request."""
         endpoint = attempt.endpoint
@@ -367,10 +372,21 @@ class Health:
             return False
         return failed_at == -math.inf or known.alive_at > failed_at
 
-    def agrees(self, slot: int, now: float) -> bool | None:
-        """Return whether a slot answers as a sibling does (`Questions.agrees`)."""
+    def explains(self, slot: int, pace: float, quick: Set[int], now: float) -> bool:
+        """Return whether a slot's answers explain its pace, a logarithm; read some more.
+
+        `quick` are the slots that stand out, and so are not compared with.
+        """
         known = self._endpoints.get(slot)
-        return known is not None and self.questions.agrees(known, now)
+        if known is None or not self.settings.enabled:
+            return known is None
+        calm = [e for e in known.others() if e.slot not in quick and not e.breaker.is_out]
+        for endpoint in (known, *calm):
+            endpoint.to_read = max(endpoint.to_read, 1)
+        answers = [endpoint.explained.answers for endpoint in calm]
+        if not known.explained.by_answers(pace, answers, now):
+            return False
+        return self.questions.repeats(known, calm, now)
 
     # -- for reports ---------------------------------------------------------------------------
 

@@ -171,7 +171,7 @@ class Outcomes:
         if counts:
             habit.note(now, happened=True)
             records.refusals.count(endpoint, asked, now, happened=True, read=True)
-        elif not is_dull or self._questions.agrees(endpoint, now) is False:
+        elif not is_dull:
             self._hear_siblings(endpoint, counts, now)
         if is_dull and not counts:
             return False
@@ -181,14 +181,10 @@ class Outcomes:
         is_alone = all(each.is_quiet(now) for each in others)
         apart = stands_out(habit, others, now)
         fails = counts and (apart or (on_trial and len(others) > 0 and is_alone))
-        if is_dull and fails and self._questions.agrees(endpoint, now):
-            fails = False  # its clients ask for such answers
         if is_dull and not fails:
             if is_alone and habit.row > 1:  # read more, to compare
                 endpoint.to_read = max(endpoint.to_read, 2)
                 endpoint.family.contest(now)
-                if self._questions.agrees(endpoint, now) is False:
-                    self._hear_siblings(endpoint, apart, now)
             return False
         attempt.judged = attempt.useless = True
         if attempt.stage is Stage.SENT:

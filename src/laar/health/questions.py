@@ -7,14 +7,15 @@ the prompt's or the engine's fault; whether an attempt that Envoy retried elsewh
 queue; and, if a sibling gets the same probe, whether a 401 or a 400 is due to a client's request or
 to this endpoint alone.
 
-Nobody knows what an unknown model should answer, but its endpoints should answer alike: probes are
-greedy. So what looks odd about one endpoint, as its speed or a text that it gives to all, is
-confirmed once a sibling gives the same answer to the same probe (`Questions.agrees`).
+Probes are greedy, so an engine gives the same answer to one twice. What endpoints answered also
+shows which of those that seem too fast make their answers up (`Questions.repeats`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from collections import deque
+from collections.abc import Collection, Sequence
 
 from laar.health.endpoint import Endpoint, Family
 from laar.health.kinds import DULL, FAILURES, GOOD, USELESS, Kind, Reply
@@ -27,22 +28,10 @@ _REJECTED_ROW = 4  # client errors before a probe decides, since clients may be 
 _COMPARED = USELESS | {Kind.DENIED, Kind.REJECTED}
 """Kinds that count as failures only once a sibling has done better with the same probe."""
 _NO_ANSWER = frozenset((Kind.STATUS, Kind.RETRIED))
+_ASK_AGAIN_S, _TIMES = 20.0, 3
+"""Seconds after which a quick endpoint is probed again, and number of answers compared."""
+_BESIDE = 2  # siblings that get the same probes
 _AGAIN_S = 1.0
-_COMPARED_S = 60.0
-"""Seconds for which two endpoints that gave the same answer are assumed to do so."""
-
-
-@dataclass(slots=True)
-class _Pair:
-    """An endpoint and its sibling that got the same probe at `at`, and digests of what they said.
-
-    `agrees` is None while that is unknown.
-    """
-
-    slots: tuple[int, int]
-    at: float
-    agrees: bool | None
-    said: dict[int, int] = field(default_factory=dict)
 
 
 class Questions:
@@ -59,7 +48,9 @@ class Questions:
         self._records = records
         self._controls: dict[int, bool] = {}
         """Endpoints probed though nothing is wrong, and whether their probe is in flight."""
-        self._pairs: dict[int, _Pair] = {}
+        self._said: dict[int, deque[int]] = {}
+        """Digests of the latest answers to the probe, by slot; 0 if it said nothing good."""
+        self._said_at: dict[int, float] = {}
 
     @property
     def may_ask(self) -> bool:
@@ -107,31 +98,29 @@ class Questions:
             self.doubts.add((endpoint.slot, name))  # at 4, 8, 16 ...: clients cause streaks too
         return row > 1
 
-    def agrees(self, endpoint: Endpoint, now: float) -> bool | None:
-        """Return whether an endpoint answers a probe as a sibling does; None until that is known.
+    def repeats(self, endpoint: Endpoint, siblings: Sequence[Endpoint], now: float) -> bool:
+        """Return whether an endpoint answers a probe twice alike, as far as some sibling does.
 
-        Both are probed, and again after a minute. False if they can't be compared.
+        All are probed for that, now and then. Return False until they have answered a few times.
         """
-        pair = self._pairs.get(endpoint.slot)
-        if pair is None or now - pair.at >= _COMPARED_S:
-            if not self.may_ask:
-                return False
-            sibling = next((e.slot for e in endpoint.others() if not e.breaker.is_out), None)
-            if sibling is None:
-                return False
-            slots, before = (endpoint.slot, sibling), None if pair is None else pair.agrees
-            pair = self._pairs[endpoint.slot] = _Pair(slots, now, before)
-            for slot in slots:
-                self._controls.setdefault(slot, False)
-        return pair.agrees
+        if not self.may_ask:
+            return True
+        known = [self._ask(each, now) for each in (endpoint, *siblings[:_BESIDE])]
+        own, theirs = known[0], known[1:]
+        if len(own) < _TIMES:
+            return False
+        if _is_alike(own) or 0 in own:
+            return True
+        done = [said for said in theirs if len(said) >= _TIMES]
+        return len(done) == len(theirs) and not any(_is_alike(said) for said in done)
 
-    def _compare(self, slot: int, said: int) -> None:
-        """Record what an endpoint said to a probe; 0 if nothing good."""
-        for pair in self._pairs.values():
-            if slot in pair.slots:
-                pair.said[slot] = said
-                if len(pair.said) == len(pair.slots):
-                    pair.agrees = bool(said) and len(set(pair.said.values())) == 1
+    def _ask(self, endpoint: Endpoint, now: float) -> Collection[int]:
+        """Return what an endpoint said to the latest probes; ask it again if that is due."""
+        slot = endpoint.slot
+        said = self._said.setdefault(slot, deque(maxlen=_TIMES))
+        if len(said) < _TIMES or now - self._said_at.get(slot, -math.inf) >= _ASK_AGAIN_S:
+            self._controls.setdefault(slot, False)
+        return said
 
     def look_after(self, slot: int, now: float) -> None:
         """Probe an endpoint that may have died, at most once a second."""
@@ -143,7 +132,8 @@ class Questions:
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed."""
         self._controls.pop(slot, None)
-        self._pairs = {at: pair for at, pair in self._pairs.items() if slot not in pair.slots}
+        self._said.pop(slot, None)
+        self._said_at.pop(slot, None)
 
     def due(self, now: float, most: int) -> list[int]:
         """Return at most `most` slots to probe; each only once until `answered` is called."""
@@ -179,8 +169,10 @@ class Questions:
         """
         records = self._records
         was_control = self._controls.pop(slot, False)
-        if self._pairs:
-            self._compare(slot, reply.said if reply is not None and reply.found == GOOD else 0)
+        if slot in self._said:
+            good = reply is not None and reply.found == GOOD
+            self._said[slot].append(reply.said if reply is not None and good else 0)
+            self._said_at[slot] = now
         endpoint = records.endpoints.get(slot)
         if endpoint is None:
             return
@@ -256,3 +248,7 @@ class Questions:
 
 def _admitted_elsewhere(endpoint: Endpoint, now: float) -> bool:
     return any(other.admits(now) for other in endpoint.others())
+
+
+def _is_alike(said: Collection[int]) -> bool:
+    return len(set(said)) < len(said)

@@ -15,9 +15,10 @@ from typing import Any
 
 import orjson
 
-from laar.core.request import Api
+from laar.core.request import TEXTS, Api
 from laar.errors import RequestError
 from laar.health import GOOD, Kind, Reply
+from laar.health.explained import Shown
 from laar.protocol.jsonscan import own_models
 from laar.protocol.sse import BOM, Lines, data_says
 from laar.protocol.usefulness import Usefulness
@@ -133,7 +134,9 @@ class AnswerReader:
         self._sse = Lines()
         self._wants_id = stored
         self._status = status
-        self._use = Usefulness(api)
+        self._api, self._use = api, Usefulness(api)
+        self._bytes = self._events_seen = 0
+        self._looked_at: list[int] = [0, 0]  # events examined, and their bytes
         self._is_judged = self._use.found is not None
         self._kept = bytearray()
         self._is_begun = self._too_long = False
@@ -226,6 +229,20 @@ class AnswerReader:
         self._use.end(begun=self._is_begun)
         return self._judged()
 
+    @property
+    def shown(self) -> Shown | None:
+        """What the whole answer shows, for comparison with siblings'; None unless it is a text."""
+        use = self._use
+        if self._api not in TEXTS or not isinstance(use.found, str):
+            return None
+        size = use.chars
+        if self._events and use.found is GOOD:  # not every event is parsed
+            count, looked = self._looked_at
+            around = (looked - use.chars) / max(count, 1)
+            size = max(size, round(self._bytes - self._events_seen * around))
+        form = use.form if use.found is GOOD else str(use.found)
+        return Shown(f"{self._api} {bool(self._events)}", size, form, use.said)
+
     def _judged(self) -> Reply | None:
         """Return the finding the first time that there is one; None on every later call."""
         if self._is_judged or self._use.found is None or self._is_error:
@@ -260,6 +277,8 @@ class AnswerReader:
         if not self.said:
             data = (line[5:] for line in lines.split(b"\n") if line.startswith(b"data:"))
             self.said = any(map(data_says, data))
+        self._bytes += len(lines)
+        self._events_seen += lines.count(b"data:")
         if not self.has_ended:
             self._finish(lines)
             self.has_ended = any(end in lines for end in self._ends)
@@ -291,7 +310,11 @@ class AnswerReader:
         if self._wants_id:
             self._read_id(document)
         if self._use.found is None:
+            before = self._use.chars
             self._use.look(document)
+            if self._use.chars > before:
+                self._looked_at[0] += 1
+                self._looked_at[1] += len(text) + len("data:")
         found = document.get("usage")
         for nest in ("response", "message"):  # the Responses API's and Anthropic's events
             nested = document.get(nest)

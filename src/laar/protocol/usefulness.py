@@ -8,6 +8,7 @@ empty, short or equal answers: `laar.health` compares them with other endpoints'
 from __future__ import annotations
 
 from collections.abc import Iterator, KeysView, Mapping
+from itertools import islice
 from typing import Any
 
 from laar.core.request import Api
@@ -38,6 +39,7 @@ _SAYS = frozenset(
 _BEGINNING_CHARS = 64
 """Length of the beginning by which answers are compared: about 16 tokens. Reading more of a stream
 would cost a parsed event for each token."""
+_MOST_PARTS = 64
 _READ_CHARS = 4096  # of one text; it is blank if these are
 _SHORT_CHARS = 16
 _LONGEST_TOKEN = 16  # in characters
@@ -72,6 +74,10 @@ class Usefulness:
         """The finding; None while undecided."""
         self.model = ""
         """Model name in the answer; empty if none."""
+        self.form = ""
+        """The names of the members that hold the text."""
+        self.chars = 0
+        """Characters of text in what was examined; a stream is examined up to the finding."""
         self._beginning = ""
 
     @property
@@ -102,12 +108,16 @@ class Usefulness:
         values = [document.get(root) for root in self._roots]
         if "output" in self._roots and not self._beginning:  # at its end, a stream repeats it
             values.append(nested.get("output"))
-        for said in _said(values):
+        for name, said in islice(_said(values), _MOST_PARTS):
+            self.chars += len(said)
+            if len(self._beginning) >= _BEGINNING_CHARS:
+                continue
             text = (self._beginning + said[:_READ_CHARS]).lstrip()
             self._beginning = text[:_BEGINNING_CHARS]
+            if text and name not in self.form:
+                self.form += f"{name} "
             if len(text) >= _BEGINNING_CHARS:
                 self.found = GOOD
-                return
 
     def end(self, *, begun: bool) -> None:
         """Handle the answer's end, given whether any byte arrived."""
@@ -119,17 +129,17 @@ class Usefulness:
             self.found = GOOD if self._beginning else Kind.EMPTY
 
 
-def _said(parts: list[Any]) -> Iterator[str]:
-    """Yield the content of parts of an answer as text, in order."""
-    left = parts[::-1]
+def _said(parts: list[Any]) -> Iterator[tuple[str, str]]:
+    """Yield the content of parts of an answer as text, in order, and the name of its member."""
+    left = [("", part) for part in parts[::-1]]
     while left:
-        part = left.pop()
+        name, part = left.pop()
         kind = type(part)
         if kind is str:
-            yield part
+            yield name, part
         elif kind is dict:
-            left += [item for name, item in part.items() if name in _SAYS][::-1]
+            left += [(own, item) for own, item in part.items() if own in _SAYS][::-1]
         elif kind is list:
-            left += part[::-1]
+            left += [(name, item) for item in part[_MOST_PARTS::-1]]
         elif kind is int or kind is float:
-            yield f"{part} "
+            yield name, f"{part} "

@@ -192,8 +192,6 @@ def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInpu
     ):
         engine = engines.constants(slots, view.model_id)
     asked = asked_of(traffic, slots, now)
-    if engines.paces.any_hasty:
-        asked = Asked(*engines.paces.as_others(slots, np.array(asked)))
     faded = math.exp(min(0.0, traffic.arrived_at - now) / RATE_S)
     rate, load = traffic.rate_of_all * faded, traffic.load_of_all * faded
     mean_work_s = load / rate if rate > 0.0 else 0.0

@@ -164,6 +164,7 @@ class Answer:
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens,
+            shown=reader.shown if reader is not None and self.complete and self.accepted else None,
             error=self._error,
         )
 

@@ -26,6 +26,7 @@ from laar.core.request import Request
 from laar.errors import RequestError, SettingError
 from laar.flow.settings import FlowSettings
 from laar.health import GOOD, Reply
+from laar.health.explained import Shown
 from laar.plugins.pulls import Pulls
 from laar.policies import build_policies
 from laar.prefix.beliefs import BYTES_PER_TOKEN
@@ -454,6 +455,10 @@ class VirtualFleet:
             prompt_tokens=exchange.prompt.prompt_tokens if sampled else None,
             completion_tokens=exchange.prompt.output_tokens if sampled else None,
             cached_tokens=exchange.cached_tokens if sampled else None,
+            # Engines of a model answer alike, of which the picker reads a part.
+            shown=Shown("chat", exchange.prompt.output_tokens, "content", hash(exchange.request.id))
+            if ok
+            else None,
         )
         director = self.directors[exchange.picker]
         if self._streams[exchange.address].pop(exchange.request.id, None) and ok:
