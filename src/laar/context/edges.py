@@ -85,10 +85,8 @@ class Edges:
             elif bound := self._between(x, y, gap):
                 bounds.append(bound)
         bounds = self._alike(bounds)
-        first, last = places[0], places[-1]
-        start = None if self._goes_on(first.nth - 1) else self._start(first)
-        stop = None if self._goes_on(last.nth) else self._tail(last)
-        starts = [start, *(start for _, start in bounds)]
+        starts = [self._start(places[0]), *(start for _, start in bounds)]
+        stop = self._tail(places[-1])
         ends = [*(end for end, _ in bounds), None if stop is None else lines.ends[stop - 1]]
         spans = [
             (start, end)
@@ -109,14 +107,6 @@ class Edges:
             ]
         )
         return Block(items, items[-1].end, numbered, shape="recurring", fixed=numbered)
-
-    def _goes_on(self, nth: int) -> bool:
-        """Return whether a document may go on after a long line, as the next one often follows."""
-        lines = self._seen.lines
-        if not 0 <= nth < len(lines.long) - 1:
-            return False
-        last, first = lines.last_keys[lines.long[nth]], lines.keys[lines.long[nth + 1]]
-        return self._known.together.often(last, first)
 
     def _alike(self, bounds: list[_Bound]) -> list[_Bound]:
         """Return the bounds with the most common gap, whitespace included; all if no gap recurs."""
@@ -159,7 +149,7 @@ class Edges:
     def _between(self, x: Place, y: Place, gap: _Gap) -> _Bound | None:
         """Return the bound in a gap without unknown long lines; None if it is uncertain."""
         lines, size = self._seen.lines, len(self._separator)
-        if self._goes_on(x.nth):
+        if self._known.together.mostly(lines.last_keys[x.line], lines.keys[y.line]):
             return None
         start, end = gap.start, gap.end
         if not gap.sure or gap.masked != self._separator:
@@ -280,14 +270,14 @@ class Edges:
         """Return those bounds that are certain of an unknown item between two documents."""
         lines, size = self._seen.lines, len(self._separator)
         bounds: list[_Bound] = []
-        end = None if self._goes_on(x.nth) else self._tail(x)
+        end = self._tail(x)
         if end is not None and self._seen.without_numbers(end, end + size) == self._separator:
             after = end + size
             begin = lines.starts[after]
             if self._numbered:
                 begin += len(self._seen.labels.get(after, NO_LABEL)[0])
             bounds.append((lines.ends[end - 1], begin))
-        start = None if self._goes_on(y.nth - 1) else self._start(y)
+        start = self._start(y)
         if start is not None:
             line = bisect_right(lines.starts, start) - 1
             if self._seen.without_numbers(max(0, line - size), line) == self._separator:

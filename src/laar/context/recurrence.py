@@ -82,9 +82,6 @@ after the last document are known."""
 _MOSTLY = 0.5
 """Two lines form one piece if one is next to the other in more than this share of its cases."""
 
-_OFTEN_ADJACENT = 0.15
-"""Two lines are not divided if one is next to the other in more than this share of its cases."""
-
 _SURE_TIMES = 8
 """Cap on the count of a scope's usual closing; each text that closes differently lowers it by 1."""
 
@@ -111,15 +108,11 @@ class _Together:
             if counts[key & _MASK] == _FULL:
                 np.frombuffer(counts, np.uint16)[:] >>= 1
 
-    def often(self, a: int, b: int) -> bool:
-        """Return whether two lines may be parts of one document: boundaries recur less often."""
-        return self.mostly(a, b, least=1, share=_OFTEN_ADJACENT)
-
-    def mostly(self, a: int, b: int, *, least: int = 2, share: float = _MOSTLY) -> bool:
+    def mostly(self, a: int, b: int, *, least: int = 2) -> bool:
         """Return whether either line is mostly next to the other, and at least `least` times."""
         counts = self._counts
         pair = counts[hash((a, b)) & _MASK]
-        return pair >= least and 2 * pair > share * min(counts[a & _MASK], counts[b & _MASK])
+        return pair >= least and 2 * pair > _MOSTLY * min(counts[a & _MASK], counts[b & _MASK])
 
 
 class Recurrences:
