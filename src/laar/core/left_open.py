@@ -24,7 +24,8 @@ class LeftOpen:
 
     def finished(self, decision: Decision, now: float) -> None:
         """Record that an answer is complete; only the first call has an effect."""
-        if not decision.flight.settled and decision.id not in self.released:
+        flight = decision.flight
+        if flight.answering and not flight.settled and decision.id not in self.released:
             self.waiting.setdefault(decision.id, (decision, now))
 
     def sweep(self, now: float) -> None:

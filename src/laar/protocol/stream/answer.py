@@ -115,7 +115,8 @@ class Answer:
                 recorder.replied(decision, reply, now, read=True)
         if reader.stored_id != known:
             recorder.stored(decision, reader.stored_id)
-        says = self._said_at is None and (reader.said or self._error)
+        # A finish reason without a word before it was the first token.
+        says = self._said_at is None and (reader.said or reader.finished or self._error)
         if says:
             self._said_at = now
         if data and (says or (reader.progressed and now - self._progress_at >= _PROGRESS_S)):
