@@ -56,11 +56,18 @@ class Shared(Latest[K, V]):
         owner = self._owner(key, value)
         if key in self and self._owner(key, self[key]) != owner:
             del self[key]
-        if key not in self:
-            keys = self._keys.setdefault(owner, OrderedDict())
-            keys[key] = None
-            self._count(owner, len(keys) - 1, len(keys))
-        super().__setitem__(key, value)
+        OrderedDict.__setitem__(self, key, value)
+        OrderedDict.move_to_end(self, key)
+        keys = self._keys.get(owner)
+        if keys is None:
+            keys = self._keys[owner] = OrderedDict()
+        if key in keys:
+            keys.move_to_end(key)
+            return
+        keys[key] = None
+        self._count(owner, len(keys) - 1, len(keys))
+        if len(self) > self._most:
+            del self[self.next_out]
 
     def __delitem__(self, key: K) -> None:
         owner = self._owner(key, self[key])

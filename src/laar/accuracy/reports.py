@@ -19,7 +19,7 @@ the same request and neither has reported, a retry is chained to neither.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -27,11 +27,9 @@ from typing import NamedTuple
 
 from laar.accuracy.features import Features
 from laar.accuracy.online import OnlineOutcomes
-from laar.latest import Shared
 
 MAX_PENDING = 50_000
-"""Maximum number of decisions remembered (35 MB): minutes at 100 per second. Beyond that, the
-oldest of the tenant with most is dropped."""
+"""Maximum number of decisions remembered (30 MB): minutes at 100 per second; drops the oldest."""
 
 
 class Verdict(StrEnum):
@@ -102,7 +100,7 @@ class OutcomeReports:
         self.pass_on: Callable[[str, bool], bool] = lambda *_report: False
         """Forwards a report on an unknown decision to its picker; False if there is none."""
         self._online = online
-        self._decisions: Shared[str, _Decision] = Shared(MAX_PENDING, lambda _, of: of.tenant)
+        self._decisions: OrderedDict[str, _Decision] = OrderedDict()
         self._latest: dict[_Link, list[str]] = {}
         self.verdicts: Counter[Verdict] = Counter()
         self.retries: Counter[Verdict] = Counter()
@@ -141,7 +139,7 @@ class OutcomeReports:
             reproducible: answers to the request do not vary.
         """
         if len(self._decisions) >= MAX_PENDING:
-            self._forget(self._decisions.next_out)
+            self._forget(next(iter(self._decisions)))
         known = tuple(tried)
         previous = link = None
         if request is not None:

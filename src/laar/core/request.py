@@ -9,7 +9,7 @@ are no longer needed, and the record of the decision drops the rest.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -146,7 +146,7 @@ class Request:
     encodes: bool = False
     spans: tuple[str, ...] = ()
     question: str = ""
-    marks: Iterable[str] = ()
+    marks: Iterable[str] = field(default=(), compare=False)
     chars: int = 0
     tokens: int = 0
     longest_share: float = 1.0

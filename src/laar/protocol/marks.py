@@ -15,22 +15,18 @@ _FIRST, _LAST = 2, 4
 _VALUE_CHARS = 32
 
 
-class Marks:
+class Marks(tuple[Mapping[str, Any]]):
     """The marks of a body, read when they are first iterated over: seldom are any needed.
 
     Those with a space have a value that may be any: a name, or a magnitude.
     """
 
-    __slots__ = ("_document", "read")
+    read: tuple[str, ...] = ()
+    """The marks, if they have been read."""
 
-    def __init__(self, document: Mapping[str, Any]) -> None:
-        self._document = document
-        self.read: tuple[str, ...] = ()
-        """The marks, if they have been read."""
-
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[str]:  # type: ignore[override]
         if not self.read:
-            self.read = tuple(_marks(self._document))
+            self.read = tuple(_marks(self[0]))
         return iter(self.read)
 
 

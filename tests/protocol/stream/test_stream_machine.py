@@ -304,7 +304,7 @@ def test_a_stored_answer_is_known_from_its_first_event(cut):
     driver.feed(ResponseBody(begun[cut:], False))
     kept = driver.director.plugins.get(StoredObjects).latest(9)
     first, *_ = driver.log[0].decided.destination.split(",")
-    assert kept == [("resp_9", first, "resp_9")]
+    assert kept == [("resp_9", first, "resp_9", "")]
     driver.feed(ResponseBody(begun.replace(b"queued", b"completed"), True))
     assert driver.director.plugins.get(StoredObjects).latest(9) == kept
 
