@@ -145,7 +145,8 @@ async def test_a_starting_picker_first_reads_all_that_the_others_sent(server, me
         await other.sharer.store.send(other.sharer.sharing.batches(time.monotonic()))
     await other.sharer.store.close()
     starting = await members(2, lease_s=3.0)
-    assert starting.director.plugins.get(StoredObjects).latest(1) == [("resp-299", A, "resp-299", "")]
+    stored = starting.director.plugins.get(StoredObjects)
+    assert stored.latest(1) == [("resp-299", A, "resp-299", "")]
 
 
 @pytest.mark.parametrize("forbidden", ["time", "xtrim", "xrevrange", "xread", "xadd"])

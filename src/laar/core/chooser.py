@@ -355,9 +355,10 @@ class Chooser:
             times, may = view.times_tried, in_all(eligible)
             least = (times if may is None else times[may]).min()
             prefer(eligible, "tried", times == least)
-        over = self.engines.paces.over(view.slots, is_text=view.request.api in TEXTS)
-        if over is not None and not on_trial:
-            prefer(eligible, "share", ~over)
+        if self.engines.paces.quick and not on_trial:
+            over = self.engines.paces.over(view.slots, is_text=view.request.api in TEXTS)
+            if over is not None:
+                prefer(eligible, "share", ~over)
         if kept is not None:
             prefer(eligible, "policy", kept)
         may = in_all(eligible) if eligible else None
@@ -460,7 +461,9 @@ class Chooser:
             if len(found) >= most:
                 break
             spec = by_slot[slot]
-            if (served and table.sent_name(spec, served) != served) or spec.rank != first.rank:
+            if spec.rank != first.rank:
+                continue
+            if served and served not in spec.models and table.sent_name(spec, served) != served:
                 continue
             # All attempts have the same request path and key.
             if spec.way is not way and (spec.way.base, spec.way.key) != (way.base, way.key):

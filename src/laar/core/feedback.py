@@ -28,7 +28,8 @@ class Feedback:
     def begin(self, decision: Decision, now: float) -> None:
         """Begin the engines' record of a request, before its endpoint counts it."""
         view, at, flight = decision.view, decision.position, decision.flight
-        self._engines.paces.sent(flight.slot)
+        if self._engines.paces.quick:
+            self._engines.paces.sent(flight.slot)
         if view is None:
             return
         began = Began(

@@ -172,8 +172,6 @@ class Paces:
 
     def sent(self, slot: int) -> None:
         """Count a request towards the fair shares of the quick slots of its model."""
-        if not self.quick:
-            return
         model_id = self._table.model_id
         same = np.flatnonzero(model_id == model_id[slot])
         self.credit[same] = np.minimum(self.credit[same] + 1.0 / len(same), _MOST_CREDIT)
