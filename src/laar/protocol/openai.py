@@ -136,7 +136,7 @@ def read_body(api: Api, body: bytes) -> Body:
         model=model,
         spans=tuple(spans.texts),
         question=spans.question,
-        marks=Marks((document,)),  # type: ignore[arg-type]  # it iterates over texts
+        marks=Marks((document,)),  # type: ignore[arg-type]  # it yields its marks
         chars=chars,
         tokens=spans.tokens,
         longest_share=spans.longest_share,
