@@ -114,7 +114,8 @@ change to them is noted in the changelog. Everything else in `laar` may change a
 page is generated from the code by `python docs/reference/generate.py`.
 
 [Python client](python-client.md) has examples of the client, and
-[Write a scorer](../guides/write-a-scorer.md) of the rest.
+[Write a scorer](../guides/write-a-scorer.md) and
+[Write a plug-in](../guides/write-a-plugin.md) of the rest.
 """
 
 ALIASES = {
@@ -130,10 +131,13 @@ PYTHON_API = {
         *("report_outcome", "report_outcome_sync"),
     ),
     "Parts of a policy": ("Filter", "Scorer", "Picker", "Policy"),
+    "Plug-ins": ("Plugin", "Part", "Admitted", "Meter", "Core"),
     "What the parts see": (
         *("View", "Request", "Api", "EndpointTable", "EndpointSpec", "Floats", "Mask", "Slots"),
     ),
-    "Tests of the parts": (*("testing.checks", "testing.Check", "testing.make_view"),),
+    "Tests of the parts": (
+        *("testing.checks", "testing.Check", "testing.make_view", "testing.director_with"),
+    ),
     "Errors": ("LaarError", "SettingError", "RequestError"),
     "The package": ("__version__",),
 }

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
     from laar.core.interfaces import Filter, Picker, Scorer, View
     from laar.core.membership import EndpointSpec
+    from laar.core.plugin import Admitted, Core, Meter, Part, Plugin
     from laar.core.policy import Policy
     from laar.core.request import Api, Request
     from laar.errors import LaarError, RequestError, SettingError
@@ -29,16 +30,21 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Admitted",
     "Api",
     "Attempt",
+    "Core",
     "EndpointSpec",
     "EndpointTable",
     "Filter",
     "Floats",
     "LaarError",
     "Mask",
+    "Meter",
     "Outcome",
+    "Part",
     "Picker",
+    "Plugin",
     "Policy",
     "Request",
     "RequestError",
@@ -60,6 +66,7 @@ _HOMES = {
     ),
     "core.endpoints": ("EndpointSpec", "EndpointTable", "Floats", "Mask", "Slots"),
     "core.interfaces": ("Filter", "Picker", "Scorer", "View"),
+    "core.plugin": ("Admitted", "Core", "Meter", "Part", "Plugin"),
     "core.policy": ("Policy",),
     "core.request": ("Api", "Request"),
     "errors": ("LaarError", "RequestError", "SettingError"),

@@ -21,13 +21,18 @@ from typing import Any
 
 import numpy as np
 
+from laar.core.cost import CostWeights
+from laar.core.decision import DirectorSettings
+from laar.core.director import Director
 from laar.core.endpoints import EndpointTable, Floats
 from laar.core.interfaces import Filter, Picker, Scorer, View
 from laar.core.membership import EndpointSpec
+from laar.core.plugin import Plugin
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
+from laar.policies import build_policies
 
-__all__ = ["Check", "checks", "make_view"]
+__all__ = ["Check", "checks", "director_with", "make_view"]
 
 Extension = Filter | Scorer | Picker | Policy
 Numbers = float | Sequence[float]
@@ -129,6 +134,29 @@ def make_view(
         seconds_per_token=_each(seconds_per_token, n),
         base_s=_each(base_s, n),
         times_tried=_each(times_tried, n),
+    )
+
+
+def director_with(
+    *plugins: Plugin, endpoints: int = 2, labels: Sequence[Mapping[str, str]] = (), seed: int = 0
+) -> Director:
+    """Return a director of equal endpoints of the model ``m`` that has only these plug-ins.
+
+    Its `decide(request, now)` and `settle(decision, completion)` ask the plug-ins as a picker does.
+
+    Args:
+        plugins: the plug-ins, in the order in which they are asked.
+        endpoints: number of endpoints.
+        labels: labels of the first endpoints; the others have none.
+        seed: seed of the random source.
+    """
+    view = make_view(endpoints, models=("m",), labels=labels)
+    return Director(
+        view.table,
+        build_policies(CostWeights()),
+        DirectorSettings(),
+        rng=random.Random(seed),
+        plugins=plugins,
     )
 
 

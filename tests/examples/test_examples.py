@@ -19,6 +19,7 @@ from support.plugins import install, installed
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 CHEAP = EXAMPLES / "cheap_first"
+MONEY = EXAMPLES / "money"
 GUIDE = ROOT / "docs" / "guides" / "write-a-scorer.md"
 
 
@@ -52,6 +53,20 @@ def test_the_scorer_passes_its_own_tests_and_serves_once_installed(cheap_first):
     with installed(*cheap_first):
         checked = CliRunner().invoke(app, ["check", "--no-ports", "-c", str(CHEAP / "laar.yaml")])
     assert "policy: thrifty" in checked.output
+
+
+def test_the_plugin_passes_its_own_tests_and_serves_once_installed(tmp_path):
+    points = {"laar.plugins": {"money": "money:Money"}}
+    path = MONEY, install(tmp_path / "site", "laar-money", points)
+    assert " passed" in run("-m", "pytest", "-q", "-p", "no:cacheprovider", MONEY, path=path)
+    with installed(*path):
+        checked = CliRunner().invoke(app, ["check", "--no-ports", "-c", str(MONEY / "laar.yaml")])
+        assert checked.exit_code == 0, checked.output
+        unknown = tmp_path / "unknown.yaml"
+        unknown.write_text((MONEY / "laar.yaml").read_text().replace("seconds_per", "second_per"))
+        refused = CliRunner().invoke(app, ["check", "--no-ports", "-c", str(unknown)])
+    assert "second_per_dollar" in refused.output
+    assert len((MONEY / "money.py").read_text().splitlines()) <= 150
 
 
 def test_the_cheap_endpoint_is_chosen_if_both_are_suitable(cheap_first):

@@ -98,10 +98,11 @@ class Price(NamedTuple):
 class Terms:
     """The cost terms in seconds; arrays over the candidates.
 
-    `latency_s = rtt_s + base_s + prefill_s + queue_s`, plus all of `added`, is the expected time of
-    the answer: `rtt_s` is the time on the network (`View.wire_s`), `queue_s` the delay caused by
-    other requests there, `ahead_s` the part of it for the prompts ahead, `added` what plug-ins add
-    (`laar.core.plugin`), by name, and as `transfer_s` the time to fetch KV from a prefiller.
+    `latency_s = rtt_s + base_s + prefill_s + queue_s`, plus those of `added` that delay the answer,
+    is its expected time: `rtt_s` is the time on the network (`View.wire_s`), `queue_s` the delay
+    caused by other requests there, `ahead_s` the part of it for the prompts ahead, `added` what
+    plug-ins add (`laar.core.plugin`), by name, and as `transfer_s` the time to fetch KV from a
+    prefiller.
     `cost_s` is a sum of seconds times `penalty / (answers * probability)`, where `answers` is P(it
     answers). The default policy's sum weights these and adds `others_s`, the seconds that other
     requests lose, less those they save (`laar.policies.laar.outlook`). None means 0; for `answers`,

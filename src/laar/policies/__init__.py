@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from laar.core.cost import CostWeights
+from laar.core.plugin import Plugin
 from laar.core.policy import Policy
 from laar.errors import SettingError
 from laar.policies.own import OWN
@@ -19,6 +20,7 @@ __all__ = [
     "PickerUse",
     "Profile",
     "ScorerUse",
+    "build_plugins",
     "build_policies",
 ]
 
@@ -51,6 +53,15 @@ def build_policies(
     for name, profile in (profiles or {}).items():
         policies[name] = _composed(name, profile, weights)
     return policies
+
+
+def build_plugins(given: Mapping[str, Parameters]) -> list[Plugin]:
+    """Create the plug-ins of installed packages that are named, with their parameters.
+
+    Raises:
+        SettingError: a plug-in or parameter is unknown, or it cannot be loaded or created.
+    """
+    return [find({}, Kind.PLUGIN, name).make(parameters) for name, parameters in given.items()]
 
 
 def _made(kind: Kind, name: str, given: Parameters, weights: CostWeights) -> Any:

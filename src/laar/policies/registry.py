@@ -1,8 +1,8 @@
-"""Filters, scorers, pickers and policies by name: laar's own, and those of installed packages.
+"""Filters, scorers, pickers, policies and plug-ins by name, laar's and those of other packages.
 
-A package provides them as entry points of four groups, ``laar.filters``, ``laar.scorers``,
-``laar.pickers`` and ``laar.policies``. An entry point refers to a factory: a class or function
-whose keyword parameters, with their defaults, can be given in the settings.
+A package provides them as entry points of five groups, ``laar.filters``, ``laar.scorers``,
+``laar.pickers``, ``laar.policies`` and ``laar.plugins``. An entry point refers to a factory: a
+class or function whose keyword parameters, with their defaults, can be given in the settings.
 
 laar's own names come first: no package can replace one. A package's code runs only if the settings
 use one of its entry points. So an installed package costs nothing and breaks nothing until it is
@@ -31,12 +31,13 @@ Parameters = Mapping[str, object]
 
 
 class Kind(StrEnum):
-    """The four kinds of extension, by the names used in messages."""
+    """The five kinds of extension, by the names used in messages."""
 
     FILTER = "filter"
     SCORER = "scorer"
     PICKER = "picker"
     POLICY = "policy"
+    PLUGIN = "plugin"
 
     @property
     def group(self) -> str:
@@ -46,7 +47,7 @@ class Kind(StrEnum):
     @property
     def method(self) -> str:
         """The method that an object of this kind must have."""
-        return {"filter": "keep", "picker": "order"}.get(self, "score")
+        return {"filter": "keep", "picker": "order", "plugin": "admit"}.get(self, "score")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,8 @@ class Found:
             raise SettingError(
                 f"{self.title}: returns a {type(made).__name__}; it must return a `laar.Policy`"
             )
+        if self.kind is Kind.PLUGIN:  # the core guards each of its points
+            return made
         return guarded(made, self.name) if self.origin else made
 
 

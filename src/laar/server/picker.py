@@ -28,7 +28,7 @@ from laar.flow.admission import Admission, Outcome
 from laar.health import Health
 from laar.plugins import own
 from laar.plugins.comparison import Comparison
-from laar.policies import build_policies
+from laar.policies import build_plugins, build_policies
 from laar.policies.guarding import BrokenPromiseError
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.protocol.rules import GatewayRules
@@ -230,7 +230,7 @@ class Picker:
             build_policies(routing.weights, routing.given, routing.policies),
             routing.director,
             rng=self.rng,
-            plugins=own(),
+            plugins=[*own(), *build_plugins(routing.plugins)],
             new_id=partial(secrets.token_hex, 16),
             assessor=self.learning.assessor,
             prefixes=self.prefixes,

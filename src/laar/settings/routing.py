@@ -20,7 +20,7 @@ from laar.declaring import Applies
 from laar.errors import LaarError, SettingError
 from laar.flow.settings import FlowSettings
 from laar.health import HealthSettings
-from laar.policies import Profile, build_policies
+from laar.policies import Profile, build_plugins, build_policies
 from laar.policies.registry import Parameters
 from laar.prefix.index import MAX_BYTES
 from laar.protocol.openai import read_body
@@ -54,6 +54,12 @@ class Routing(Section):
     page lists them. x-laar-policy may select a policy from an installed package only if it is named
     here or in `policy`."""
 
+    plugins: Annotated[Mapping[str, Mapping[str, object]], Applies.AFTER_RESTART] = Field(
+        default={}
+    )
+    """Plug-ins of installed packages and their parameters, by name, in the order in which they are
+    asked; see the guide to plug-ins."""
+
     compare: str = ""
     """Name of a policy to evaluate beside the one that serves, for a share of the requests. It
     chooses nothing: the decision log, `laar_compared_total` and the live page report how often it
@@ -73,6 +79,15 @@ class Routing(Section):
             except SettingError as fault:
                 raise ValueError(f"{name}: {fault}") from None
         return policies
+
+    @field_validator("plugins")
+    @classmethod
+    def _installed(cls, plugins: Mapping[str, Parameters]) -> Mapping[str, Parameters]:
+        try:
+            build_plugins(plugins)
+        except SettingError as fault:
+            raise ValueError(str(fault)) from None
+        return plugins
 
     @field_validator("policy", "compare", check_fields=False)
     @classmethod

@@ -15,6 +15,7 @@ from importlib.resources import files
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from laar.core.plugin import Plugin
 from laar.plugins import own
 from laar.telemetry.metrics import Histogram
 
@@ -46,14 +47,20 @@ def metrics() -> tuple[Metric, ...]:
         if not line.startswith("#"):
             name, kind, labels, path, text = line.split(" | ", 4)
             found.append(Metric(name, kind, tuple(labels.strip("-").split()), path, text))
-    meters = (meter for plugin in own() for meter in plugin.meters)
-    return (*found, *(Metric(of.name, of.kind, of.labels, "", of.help) for of in meters))
+    return (*found, *_of_plugins(own()))
+
+
+def _of_plugins(plugins: Iterable[Plugin]) -> Iterator[Metric]:
+    for plugin in plugins:
+        for of in plugin.meters:
+            yield Metric(of.name, of.kind, of.labels, "", of.help)
 
 
 def metrics_page(picker: Picker, *, open_metrics: bool = False) -> bytes:
     """Return the page in Prometheus' text format, or in that of OpenMetrics without its end."""
     scrape, lines = _Scrape(picker), []
-    for metric in metrics():
+    installed = picker.director.plugins.all[len(own()) :]
+    for metric in (*metrics(), *_of_plugins(installed)):
         name = metric.name.removesuffix("_total") if open_metrics else metric.name
         lines.append(f"# HELP {name} {metric.help}\n# TYPE {name} {metric.kind}\n")
         read = _read(scrape, metric.path) if metric.path else scrape.of_plugins.get(metric.name, ())
