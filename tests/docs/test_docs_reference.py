@@ -12,6 +12,7 @@ from docs_pages import DOCS, ROOT
 from starlette.routing import Route
 
 import laar.client
+from laar.plugins import own
 from laar.core.guards import Reasoned
 from laar.flow import queue
 from laar.policies.own import OWN
@@ -49,7 +50,7 @@ def test_every_header_is_described():
 
 def test_every_part_of_a_policy_is_described():
     page = (DOCS / "guides/write-a-scorer.md").read_text()
-    parts = [name for kind in Kind if kind is not Kind.POLICY for name in OWN[kind]]
+    parts = [name for kind in OWN if kind is not Kind.POLICY for name in OWN[kind]]
     assert [
         name for name in parts if f"| `{name}`" not in page and f"`, `{name}`" not in page
     ] == []
@@ -77,7 +78,7 @@ def test_every_reason_is_described():
         assert f"| {status} | `{reason}` |" in page
     for name, value in vars(queue).items():
         assert not (name.isupper() and isinstance(value, str)) or f"`{value}`" in page
-    for what in get_args(Reasoned):
+    for what in {*get_args(Reasoned), *(plugin.name for plugin in own())} - {"plugin"}:
         assert f"`degraded-{what}`" in page
 
 

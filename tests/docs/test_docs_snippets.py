@@ -28,10 +28,14 @@ from support.plugins import install, installed
 
 @pytest.fixture(autouse=True, scope="module")
 def example_installed(tmp_path_factory):
-    """Install the package that a guide's settings name."""
+    """Install the packages that guides' settings name."""
     site = tmp_path_factory.mktemp("site")
-    points = {"laar.scorers": {"cheap-first": "cheap_first:CheapFirst"}}
-    with installed(ROOT / "examples/cheap_first", install(site, "cheap-first", points)):
+    scorer = {"laar.scorers": {"cheap-first": "cheap_first:CheapFirst"}}
+    plugin = {"laar.plugins": {"money": "money:Money"}}
+    with (
+        installed(ROOT / "examples/cheap_first", install(site, "cheap-first", scorer)),
+        installed(ROOT / "examples/money", install(site / "money", "laar-money", plugin)),
+    ):
         yield
 
 

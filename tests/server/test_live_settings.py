@@ -354,7 +354,7 @@ def in_force(runner):
         "hook": processor.env.hook is None,
         "page": watched.page.fleet(0.0)["about"],
         "shutdown": picker.settings.shutdown,
-        "compared": (other and other.policy.name, picker.settings.routing.compare_share),
+        "compared": (other.policy and other.policy.name, picker.settings.routing.compare_share),
     }
 
 
