@@ -133,6 +133,8 @@ def useless(
     def report(decision: Decision, end: Completion) -> None:
         if decision.address == "quick":
             end.completion_tokens = FORMS[form](end.completion_tokens)
+            if end.shown is not None:  # the same text for every prompt
+                end.shown = end.shown._replace(said=1)
         settle(decision, end)
 
     fleet.director.settle = report  # type: ignore[method-assign]

@@ -2,9 +2,9 @@
 
 Prints the lines and statements of `laar` (without laar-lab and generated code), the lines of data
 that its modules read (`*.yaml`, `*.txt`), the modules and lines that a serving process loads, the
-number of settings on the reference page, the lines of tests, and of laar-lab and the benchmarks,
-and the words of README, of the documentation and of what the changelog calls unreleased. When a
-figure falls, lower its limit.
+number of settings on the reference page, the lines of the core, of tests, and of laar-lab and the
+benchmarks, and the words of README, of the documentation, of the lab's notes and claims, and of
+what the changelog calls unreleased. When a figure falls, lower its limit.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "laar"
 
 LIMITS = {
-    "lines": 50_211,
-    "statements": 30_640,
+    "lines": 53_140,
+    "statements": 32_620,
     "lines of data": 867,
-    "modules": 224,
-    "lines loaded": 34_583,
-    "settings": 133,
-    "lines of tests": 57_513,
-    "lines of lab and bench": 32_999,
+    "modules": 236,
+    "lines of core": 7_104,
+    "lines loaded": 37_440,
+    "settings": 135,
+    "lines of tests": 59_688,
+    "lines of lab and bench": 33_178,
     "words of README": 700,
-    "words of docs": 66_000,
+    "words of docs": 67_287,
+    "words of lab notes": 66_310,
     "words unreleased": 2_000,
 }
-"""Goals: 46,000 lines, 58,000 of tests, 33,000 of laar-lab and benchmarks. The limits of words and
-of tests are goals that are met; the others are the current figures."""
+"""The current figures, except those of words. A commit that raises one says what came, and what it
+paid for."""
 
 SETTINGS = ROOT / "docs" / "reference" / "settings.md"
 
@@ -65,16 +67,20 @@ def figures() -> dict[str, int]:
             for path in PACKAGE.rglob(f"*.{suffix}")
         ),
         "modules": len(loaded),
+        "lines of core": _lines("src/laar/core"),
         "lines loaded": sum(path.read_text("utf-8").count("\n") for path in loaded),
         "settings": SETTINGS.read_text("utf-8").count("\n| `"),
         "lines of tests": _lines("tests"),
         "lines of lab and bench": _lines("lab/src") + _lines("bench"),
         "words of README": len((ROOT / "README.md").read_text("utf-8").split()),
-        "words of docs": sum(
-            len(page.read_text("utf-8").split()) for page in (ROOT / "docs").rglob("*.md")
-        ),
+        "words of docs": _words("docs/**/*.md"),
+        "words of lab notes": _words("lab/notes/*.md") + _words("lab/claims.md"),
         "words unreleased": len(unreleased.split()),
     }
+
+
+def _words(pattern: str) -> int:
+    return sum(len(page.read_text("utf-8").split()) for page in ROOT.glob(pattern))
 
 
 def _lines(folder: str) -> int:

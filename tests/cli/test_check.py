@@ -77,7 +77,6 @@ WRONG = [
     Wrong("no name", "endpoints: [{address: 'https://127.0.0.1', model: m}]", "needs `sni`"),
     Wrong("query", "endpoints: [{address: 'a:1/v1?x', model: m}]", "must not have a query"),
     Wrong("scheme", "endpoints: [{address: 'ftp://a:1', model: m}]", "write host:port, http://"),
-    Wrong("plain", "endpoints: [{address: 'a:1', model: m, sni: b}]", "address with https://"),
     Wrong(
         "CA",
         "endpoints:\n- {address: 'a:1', model: m}\n"

@@ -12,9 +12,9 @@ from docs_pages import DOCS, ROOT
 from starlette.routing import Route
 
 import laar.client
-from laar.plugins import own
 from laar.core.guards import Reasoned
 from laar.flow import queue
+from laar.plugins import own
 from laar.policies.own import OWN
 from laar.policies.registry import Kind
 from laar.protocol import headers

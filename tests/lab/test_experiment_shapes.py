@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from laar_lab.experiments import all_experiments, modes
+from laar_lab.experiments import all_experiments, modes, wrong_price
 from laar_lab.experiments.laar_ladder import _Run
 from laar_lab.experiments.lookups import CellResult
 from laar_lab.experiments.medha_runs import Latencies
@@ -60,6 +60,7 @@ def invented(kind: Any) -> Any:
             is_long=np.arange(9) % 3 == 0,
         ),
         modes._Run: lambda: modes._Run(restricted=RNG.random(), solved=0.5, by_task=Numbers()),
+        wrong_price._Run: lambda: wrong_price._Run(right=RNG.random(), mean_s=1.0 + RNG.random()),
         _Run: lambda: _Run(times=np.array([RNG.random() for _ in range(20)])),
     }
     return made[kind]()

@@ -173,6 +173,8 @@ def test_a_conversation_stays_where_its_text_is_cached_unless_another_model_is_b
         assessor.right = (0.6, 0.6 + 1e-5 * (-1) ** turn) if turn < 19 else (0.6, 0.7)
         if turn == 19 and chosen[-1] == "b":
             assessor.right = (0.7, 0.6)
-        chosen.append(d.decide(request, 9.0 * turn).model)
+        decision = d.decide(request, 9.0 * turn)
+        finish(d, decision)
+        chosen.append(decision.model)
     assert len(set(chosen[:19])) == 1
     assert chosen[19] != chosen[18]

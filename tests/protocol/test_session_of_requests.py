@@ -181,7 +181,7 @@ def believed(first, second):
             beliefs.chain(Request(id="r", api=Api.MESSAGES, spans=read.spans, salt=read.salt))
         )
     assert beliefs.match(chains[0])[0][0] == 0.0
-    beliefs.insert(0, chains[0], 0.0)
+    beliefs.settle(beliefs.insert(0, chains[0], 0.0), share=None)
     return float(beliefs.match(chains[1])[0][0])
 
 

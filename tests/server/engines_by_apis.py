@@ -73,7 +73,7 @@ def body_of(api: ApiRow, kind: Kind, model: str) -> Any:
 
 
 NONE = "—"
-ANY = "any"
+REFUSED = "refused"
 LAAR = "laar"
 ROUTED = "routed"
 PRICED = "priced"
@@ -110,7 +110,7 @@ async def ask(
     mine: StandIn,
     api: ApiRow,
 ) -> str | Seen:
-    """Send two requests to one API of one engine; both must succeed.
+    """Send two requests to one API of one engine; both must succeed, or name no model.
 
     Return what laar did if that is known immediately, else the id of the second decision.
     """
@@ -140,8 +140,8 @@ async def ask(
         assert statuses == [200, 200], where
         return Seen(LAAR)
     if api.form in ("native", "tokenize") and "model" not in getattr(mine.kind, api.form)[1]:
-        assert sum(map(len, reached.values())) == 2, where
-        return Seen(ANY)
+        assert (statuses, reached) == ([400, 400], {}), where
+        return Seen(REFUSED)
     assert reached == {mine.kind.name: [mine.expected(path)] * 2}, where
     if path not in (*mine.kind.serves, mine.kind.native[0], mine.kind.tokenize[0]):
         assert statuses == [404, 404], where
@@ -204,8 +204,8 @@ not seen here. `make test-vllm` runs real vLLM engines.
 * **priced**: laar reads the prompt and sends it to the engine of its model where it costs least,
   with the prefix that each engine has cached taken into account.
 * **routed**: it goes to an engine of its model. laar does not read the prompt.
-* **any**: the body names no model, so it may go to any engine of the fleet. Put such engines
-  behind a separate Envoy, or use OpenAI's API.
+* **refused**: the request names no model, so it gets 400 where several are served. Put such
+  engines behind a separate Envoy, or use OpenAI's API.
 * **laar**: laar answers itself, with the names of the whole fleet.
 * **—**: the engine documents no such API. laar routes the request by its model, and the client
   gets the engine's 404.

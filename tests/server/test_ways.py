@@ -158,8 +158,8 @@ async def test_a_key_is_sent_only_to_its_own_engine(gateway, tmp_path):
     # So that Envoy retries, which must not carry the first engine's key elsewhere.
     one.status = other.status = 503
     async with httpx.AsyncClient(base_url=running.url(), headers=headers, timeout=20) as http:
-        for _ in range(9):
-            await http.post("/v1/chat/completions", json=CHAT)
+        for user in range(9):  # distinct, since a body that fails at two engines is refused
+            await http.post("/v1/chat/completions", json={**CHAT, "user": f"u{user}"})
     engines = (one, other, open_to_all)
     await eventually(lambda: all(any(s.path == "/health" for s in e.seen) for e in engines))
     for engine, key in ((one, "key-one"), (other, "key-other"), (open_to_all, "client")):

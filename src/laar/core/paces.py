@@ -172,9 +172,12 @@ class Paces:
 
     def sent(self, slot: int) -> None:
         """Count a request towards the fair shares of the quick slots of its model."""
-        model_id = self._table.model_id
-        same = np.flatnonzero(model_id == model_id[slot])
-        self.credit[same] = np.minimum(self.credit[same] + 1.0 / len(same), _MOST_CREDIT)
+        model_id, active = self._table.model_id, self._table.active
+        same = active[model_id[active] == model_id[slot]]
+        # Another model's requests count as well: it may be chosen only because nobody gets on here.
+        is_same = model_id[: len(self.credit)] == model_id[slot]
+        earned = np.where(is_same, 1.0 / max(len(same), 1), 1.0 / max(len(active), 1))
+        self.credit = np.minimum(self.credit + earned, _MOST_CREDIT)
         self.credit[slot] = max(self.credit.item(slot) - 1.0, -1.0)
 
     def over(self, slots: Slots, *, is_text: bool) -> Mask | None:
@@ -207,7 +210,7 @@ class Paces:
     def _look_out(self, slots: Slots) -> tuple[Floats, Floats] | None:
         first_logs, first_seen, _, rest_logs, rest_seen, _ = self._columns.take(slots, axis=1)
         answers = np.maximum(first_seen, rest_seen)
-        open_ = (answers < _PROVEN) & (self.tries[slots] < _PROVEN) & ~self.held[slots]
+        open_ = (answers < _PROVEN) & (self.tries[slots] < _PROVEN)
         if not np.count_nonzero(open_):
             return None
         weights, model_id = first_seen + rest_seen, self._table.model_id[slots]
@@ -359,6 +362,8 @@ class Paces:
             )
         self.credit[same[quick & ~was]] = 0.0
         self.held[same] = held
+        # Too few answers explain nothing: until there are more, only the share is bounded.
+        held = held & (np.maximum(first_seen, rest_seen) >= _PROVEN)
         return held if np.count_nonzero(held) else None
 
     def _is_confirmed(self, slot: int) -> bool:

@@ -84,12 +84,13 @@ _Amount = Annotated[float, Meta(ge=0, lt=1e12)]
 
 
 class Shown(NamedTuple):
-    """What an engine's answers have shown: sums of densities and of what it found, and a pace."""
+    """What an engine's answers have shown: sums of densities and finds, a pace, if any find."""
 
     density: Annotated[list[_Amount], Meta(min_length=2, max_length=2)]
     found: Annotated[list[_Amount], Meta(min_length=3, max_length=3)]
     shown: Annotated[list[_Amount], Meta(min_length=3, max_length=3)]
     fetching: Annotated[float, Meta(ge=0.05, le=5)]
+    seen: bool = False
 
 
 class PrefixWatcher(Protocol):
@@ -312,12 +313,14 @@ class PrefixBeliefs:
         """Return what the answers of a slot's engine have shown."""
         found, shown = (each.sums[:, slot].tolist() for each in (self.found, self.shown))
         fetching = self.blocks_held.tiers.paces.get(slot, 1.0)
-        return Shown(self.density.sums.get(slot, [0.0, 0.0]), found, shown, fetching)
+        density, seen = self.density.sums.get(slot, [0.0, 0.0]), bool(self.found.seen[slot])
+        return Shown(density, found, shown, fetching, seen)
 
     def restore(self, slot: int, shown: Shown) -> None:
         """Restore a result of `state`."""
         self.density.sums[slot] = shown.density
         self.found.restore(slot, shown.found)
+        self.found.seen[slot] |= shown.seen
         self.shown.restore(slot, shown.shown)
         self.blocks_held.tiers.paces[slot] = shown.fetching
 

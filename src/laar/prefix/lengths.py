@@ -208,7 +208,8 @@ class PromptLengths:
         self.known: Latest[int, dict[str, Known]] = Latest(MAX_KNOWN)
         """The reported lengths of prompts, by hash and model."""
         self._models: dict[str, _Weights] = {}
-        self._partial: set[str] = set()  # models whose counts leave out what was cached
+        self.partial: set[str] = set()
+        """The models whose counts leave out what was cached."""
 
     def estimate(self, chain: Chain, text: bytes, models: Sequence[str], guess: Floats) -> Floats:
         """Return a prompt's tokens for each model, and store in the chain what `learn` needs.
@@ -253,10 +254,10 @@ class PromptLengths:
             return
         if len(self._models) >= MAX_MODELS and model not in self._models:
             self._models.clear()
-            self._partial.clear()
+            self.partial.clear()
         if own is not None and known_bytes == own.total_bytes and tokens < _SHORT * own.tokens:
-            if model not in self._partial:
-                self._partial.add(model)
+            if model not in self.partial:
+                self.partial.add(model)
                 self._models.pop(model, None)
                 self.known.clear()
             return
@@ -267,7 +268,7 @@ class PromptLengths:
                 known * known_bytes / own.total_bytes for known in (own.tokens, own.expected)
             )
         of_rest = float(weights.of_counts @ counts)
-        if model in self._partial and tokens < _BELOW * (before + of_rest):
+        if model in self.partial and tokens < _BELOW * (before + of_rest):
             return
         reported = min(max(float(tokens), _LEAST * total), _MOST * total + before + images + 100.0)
         expected = max(expected + of_rest, _LEAST * total)

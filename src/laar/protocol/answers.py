@@ -163,7 +163,8 @@ class AnswerReader:
         kept, so the word "error" is never split between two chunks.
         """
         kept, begun = self._kept, self.said and (self._is_judged or self._use.is_begun)
-        can_wait = self._events and begun and not self._wants_id and self._sse.is_between
+        split = self._sse.kept or self._sse.after_cr
+        can_wait = self._events and begun and not self._wants_id and not split
         whole = chunk[-1:] == b"\n" and (not kept or kept[-1:] == b"\n")
         fits = len(kept) + len(chunk) <= _BATCH_BYTES
         if not (can_wait and whole and fits) or b"error" in chunk or _REASON.search(chunk):

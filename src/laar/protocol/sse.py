@@ -44,12 +44,9 @@ class Lines:
         """The beginning of a line whose end has not arrived."""
         self._data: list[bytes] = []
         self._data_bytes = 0
-        self._begun = self._after_cr = False
-
-    @property
-    def is_between(self) -> bool:
-        """Whether no line and no end of a line is split between the chunks so far and the next."""
-        return not (self.kept or self._after_cr)
+        self.after_cr = False
+        """Whether the latest line ended with CR, so that a LF next belongs to its end."""
+        self._begun = False
 
     def feed(self, chunk: bytes, most_bytes: int) -> bytes:
         """Return the lines that the next chunk completes; keep an event's data to `most_bytes`."""
@@ -60,16 +57,16 @@ class Lines:
                 self.kept += chunk
                 return b""
             chunk, self._begun = chunk.removeprefix(BOM), True
-        if self._after_cr and chunk:
+        if self.after_cr and chunk:
             chunk = chunk.removeprefix(b"\n")
-            self._after_cr = False
+            self.after_cr = False
         cut = max(chunk.rfind(b"\n"), chunk.rfind(b"\r"))
         if cut < 0:
             self.kept += chunk
             return b""
         lines = bytes(self.kept) + chunk[: cut + 1]
         self.kept = bytearray(chunk[cut + 1 :])
-        self._after_cr = chunk.endswith(b"\r")
+        self.after_cr = chunk.endswith(b"\r")
         if b"\r" in lines:
             lines = lines.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         if not self._data and _USUAL.fullmatch(lines):

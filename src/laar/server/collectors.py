@@ -18,7 +18,7 @@ from laar.core.attempts import ENDPOINT
 from laar.core.director import Director
 from laar.core.endpoints import Slots
 from laar.core.filters import MAX_FAILURES, STALE_S, awake
-from laar.core.membership import EVENTS_LABEL, EndpointSpec
+from laar.core.membership import EVENTS_LABEL, FAST_LABEL, EndpointSpec
 from laar.core.roundtrip import STALE_AFTER_S
 from laar.datalayer.asking import Asking, ask, keep_asking
 from laar.datalayer.dns import Resolver
@@ -73,8 +73,7 @@ class Collectors:
         )
         self._file: EndpointsFile | None = None
         self._clusters: dict[str, KubernetesEndpoints] = {}
-        self._out: dict[str, str] = {}
-        self._suspects: dict[str, str] = {}
+        self._told: dict[Fault, dict[str, str]] = {}
         self.resolver = Resolver(fleet, self._works)
 
     def _works(self, address: str) -> bool:
@@ -196,30 +195,48 @@ class Collectors:
             for (name, value), one in self._health.suspects.culprits.items()
             if name != ENDPOINT
         }
-        for name in self._suspects.keys() | found.keys():
-            if found.get(name) != self._suspects.get(name):
-                self._fleet.problem(Fault.SUSPECT, found.get(name), name)
-        self._suspects = found
+        self._tell(Fault.SUSPECT, found)
+
+    def _report_fast(self) -> None:
+        """Report endpoints whose pace nothing explains yet."""
+        paces, table = self._director.engines.paces, self._table
+        found = {
+            table.spec(slot).key: (
+                f"is {math.exp(-pace):.0f} times as fast as its siblings; until its "
+                "clients' answers explain that, it gets a fair share; label "
+                f'{FAST_LABEL}: "true" confirms it'
+            )
+            for slot, pace in paces.quick.items()
+            if paces.held[slot] and slot in table.by_slot
+        }
+        told = self._told.get(Fault.FAST, {})  # the number changes with each answer
+        self._tell(Fault.FAST, {key: told.get(key, text) for key, text in found.items()})
+
+    def _tell(self, fault: Fault, found: dict[str, str]) -> None:
+        """Report what was found, by name, and clear what no longer is."""
+        told = self._told.get(fault, {})
+        for name in told.keys() | found.keys():
+            is_gone = fault is not Fault.SUSPECT and self._table.slot(name) < 0
+            if found.get(name) != told.get(name):
+                self._fleet.problem(fault, found.get(name, "" if is_gone else None), name)
+        self._told[fault] = found
 
     def _report_out(self, running: Slots, now: float) -> None:
         """Report endpoints that have stopped receiving requests, or receive them again."""
         table, health = self._table, self._health
-        out = {}
+        out, told = {}, self._told.get(Fault.ENDPOINT, {})
         for slot in filter(running.__contains__, health.records.outliers):
             key, state = table.spec(slot).key, health.state(slot, now)
-            if state == "failing" or (state == "on trial" and key in self._out):
+            if state == "failing" or (state == "on trial" and key in told):
                 out[key] = f"takes no requests: {health.fault(slot)}"
-        for key in self._out.keys() | out.keys():
-            gone = None if table.slot(key) >= 0 else ""
-            if out.get(key) != self._out.get(key):
-                self._fleet.problem(Fault.ENDPOINT, out.get(key, gone), key)
-        self._out = out
+        self._tell(Fault.ENDPOINT, out)
 
     def _to_ask(self, most: int) -> list[Asking]:
         table, questions, now = self._table, self._health.questions, self._clock()
         running = table.active[awake(table, table.active, now)]
         self._report_out(running, now)
         self._report_suspects()
+        self._report_fast()
         due: list[Asking] = []
         for slot in questions.due(now, most):
             if slot in running:

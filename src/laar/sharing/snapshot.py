@@ -100,6 +100,7 @@ def snapshot(
             "evictions": beliefs.evictions.state(now),
             "known": list(beliefs.lengths.known.items()),
             "lengths": beliefs.lengths.state(),
+            "partial": list(beliefs.lengths.partial),
         }
     document: dict[str, Any] = (
         director.plugins.save()
@@ -202,6 +203,7 @@ def restore(sharing: Sharing, document: dict[str, Any], now: float) -> int:
                 beliefs.restore(slot, shown)
         beliefs.evictions.restore(each("evictions", tuple[Amount, Amount, Amount]), then)
         beliefs.lengths.restore(document.get("lengths"))
+        beliefs.lengths.partial.update(each("partial", Text))
     director.engines.restore(document.get("engines"), now)
     director.plugins.restore(document)
     for digest, deaths in each("deadly", tuple[Count, Count]):

@@ -345,7 +345,8 @@ class RequestHalf(StreamState):
         head, env, facts = self._head, self.env, self._facts
         request.encodes = facts.route in paths.ENCODING_ROUTES
         is_list = head.method == "GET" and paths.listed_of(head.path) is not None
-        if not (facts.any_model or head.method == "OPTIONS" or is_list):
+        # A path that the gateway does not show may name a model.
+        if head.path and not (facts.any_model or head.method == "OPTIONS" or is_list):
             request.needs_model = request.needs_model or 400
         if self.api is _OPAQUE:
             request.response_id = paths.response_of(head.method, head.path)
