@@ -25,10 +25,10 @@ LIMITS = {
     "lines of core": 7_104,
     "lines loaded": 37_440,
     "settings": 135,
-    "lines of tests": 59_688,
+    "lines of tests": 59_700,
     "lines of lab and bench": 33_178,
     "words of README": 700,
-    "words of docs": 67_287,
+    "words of docs": 67_300,
     "words of lab notes": 66_310,
     "words unreleased": 2_000,
 }

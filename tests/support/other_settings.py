@@ -19,6 +19,7 @@ OTHER: dict[str, Any] = {
     "routing.enforce_share": 0.5,
     "routing.policy": "random",
     "routing.compare": "least-loaded",
+    "routing.plugins": {"pulls": {}},
     "routing.compare_share": 0.5,
     "routing.allow_policy_header": True,
     "routing.aliases": {"auto": [], "fast": ["m"]},

@@ -10,6 +10,7 @@ from laar.core.cost import CostWeights
 from laar.core.plugin import Plugin
 from laar.core.policy import Policy
 from laar.errors import SettingError
+from laar.plugins import own as own_plugins
 from laar.policies.own import OWN
 from laar.policies.profile import PartUse, PickerUse, Profile, ScorerUse
 from laar.policies.registry import Kind, Parameters, find
@@ -56,12 +57,14 @@ def build_policies(
 
 
 def build_plugins(given: Mapping[str, Parameters]) -> list[Plugin]:
-    """Create the plug-ins of installed packages that are named, with their parameters.
+    """Create laar's plug-ins, and then those that are named, with their parameters.
 
     Raises:
         SettingError: a plug-in or parameter is unknown, or it cannot be loaded or created.
     """
-    return [find({}, Kind.PLUGIN, name).make(parameters) for name, parameters in given.items()]
+    laars = {Kind.PLUGIN: {plugin.name: type(plugin) for plugin in own_plugins()}}
+    named = [find(laars, Kind.PLUGIN, name).make(of) for name, of in given.items()]
+    return [*(plugin for plugin in own_plugins() if plugin.name not in given), *named]
 
 
 def _made(kind: Kind, name: str, given: Parameters, weights: CostWeights) -> Any:

@@ -26,7 +26,6 @@ from laar.core.policy import Policy
 from laar.faults import Fault
 from laar.flow.admission import Admission, Outcome
 from laar.health import Health
-from laar.plugins import own
 from laar.plugins.comparison import Comparison
 from laar.policies import build_plugins, build_policies
 from laar.policies.guarding import BrokenPromiseError
@@ -230,7 +229,7 @@ class Picker:
             build_policies(routing.weights, routing.given, routing.policies),
             routing.director,
             rng=self.rng,
-            plugins=[*own(), *build_plugins(routing.plugins)],
+            plugins=build_plugins(routing.plugins),
             new_id=partial(secrets.token_hex, 16),
             assessor=self.learning.assessor,
             prefixes=self.prefixes,

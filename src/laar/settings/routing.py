@@ -58,7 +58,7 @@ class Routing(Section):
         default={}
     )
     """Plug-ins of installed packages and their parameters, by name, in the order in which they are
-    asked; see the guide to plug-ins."""
+    asked, after laar's own that are not named; see the guide to plug-ins."""
 
     compare: str = ""
     """Name of a policy to evaluate beside the one that serves, for a share of the requests. It

@@ -59,8 +59,10 @@ def _of_plugins(plugins: Iterable[Plugin]) -> Iterator[Metric]:
 def metrics_page(picker: Picker, *, open_metrics: bool = False) -> bytes:
     """Return the page in Prometheus' text format, or in that of OpenMetrics without its end."""
     scrape, lines = _Scrape(picker), []
-    installed = picker.director.plugins.all[len(own()) :]
-    for metric in (*metrics(), *_of_plugins(installed)):
+    table = metrics()
+    known = {metric.name for metric in table}
+    others = (of for of in _of_plugins(picker.director.plugins.all) if of.name not in known)
+    for metric in (*table, *others):
         name = metric.name.removesuffix("_total") if open_metrics else metric.name
         lines.append(f"# HELP {name} {metric.help}\n# TYPE {name} {metric.kind}\n")
         read = _read(scrape, metric.path) if metric.path else scrape.of_plugins.get(metric.name, ())
