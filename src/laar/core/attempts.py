@@ -72,7 +72,7 @@ class Attempts:
         kinds = kinds_of(decision.request) if health.refused else ()
         flight.read = health.wants_read(attempt, now, kinds)
         if digest := decision.request.digest:
-            attempt.digest, attempt.tenant = digest, decision.request.tenant
+            attempt.digest = digest
             attempt.repeated_at = decision.fallbacks[:1]
             bodies = self._bodies
             if digest in bodies.seen and bodies.seen[digest][0] < FEW:
@@ -143,7 +143,7 @@ class Attempts:
         chain = None if decision.view is None else decision.view.chain
         kind = health.retried(traits(request, chain), failed, reply, now, request.tenant)
         hurt = [slot for slot, _ in flight.unjudged]
-        unread = reply is None and decision.request.body_bytes > RESENT_BYTES
+        unread = reply is None and request.body_bytes > RESENT_BYTES
         if kind is Kind.FULL or unread:
             hurt.clear()
         if reply is not None and judge(reply) in FAILURES:

@@ -29,7 +29,7 @@ from laar.core.filters import fresh
 from laar.core.guards import Faults
 from laar.core.interfaces import Assessor, PartFailure, Room, View
 from laar.core.needs import Needs
-from laar.core.plugin import NO_PARTS, Admitted, Parts, Plugin, Plugins, select
+from laar.core.plugin import NO_PARTS, Admitted, Parts, Plugin, Plugins
 from laar.core.policy import Policy
 from laar.core.request import TEXTS, UPGRADE_REQUIRED, Api, Request
 from laar.core.views import view_of
@@ -225,7 +225,7 @@ class Chooser:
             if prefiller is None:
                 uncached_tokens = tokens - view.cached_tokens.item(at)
             if view.parts:
-                parts = select(view, at)
+                parts = self.plugins.select(view, at)
                 elsewhere_tokens = sum(part.elsewhere_tokens for part in parts.values())
                 uncached_tokens = max(0.0, uncached_tokens - elsewhere_tokens)
             # If all endpoints are failing, no request is blamed: one of them may have recovered.

@@ -29,7 +29,8 @@ point returns None. So a request without special needs costs one look at an empt
 the number of plug-ins.
 
 If a point raises anything but a `RequestError`, the plug-in is left out of the rest of that
-request, its failure is counted, and the decision's reason says so (``degraded-NAME``).
+request and its failure is counted; from `prescore` to `score` the decision's reason says so
+(``degraded-NAME``).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 from laar.core.endpoints import EndpointTable, Floats, Reading, Slots
@@ -56,6 +58,7 @@ Answering = Callable[[Slots], tuple[Slots, Floats]]
 """Returns those of some endpoints that are up and healthy, and P(it answers) of each."""
 
 T = TypeVar("T", bound="Plugin")
+A = TypeVar("A")
 
 
 class Core(Protocol):
@@ -99,6 +102,11 @@ class Part:
     def shared(self) -> Mapping[str, str]:
         """What it may share with other requests."""
         return {}
+
+    @classmethod
+    def among(cls, parts: Parts) -> Self | None:
+        """Return the part of this class; None if there is none."""
+        return next((part for part in parts.values() if isinstance(part, cls)), None)
 
     def at(self, positions: Slots) -> Self:
         """Return the part for some of the candidates, in the order of `positions`."""
@@ -305,46 +313,37 @@ class Plugins:
 
     def admit(self, request: Request) -> tuple[Parts, list[Admitted]]:
         """Ask the plug-ins about a special request."""
-        parts, all_admitted = dict[Plugin, Part](), list[Admitted]()
-        for plugin in self._admitting:
-            try:
-                admitted = plugin.admit(request)
-            except RequestError:
-                raise
-            except Exception as error:  # noqa: BLE001 - this is the guard
-                self.failed(plugin, error)
-                continue
-            if admitted is not None:
-                all_admitted.append(admitted)
-                if admitted.part is not None:
-                    parts[plugin] = admitted.part
-        return parts, all_admitted
+        known = dict(_answers(self._admitting, lambda of: of.admit(request), self.failed))
+        parts = {of: admitted.part for of, admitted in known.items() if admitted.part is not None}
+        return parts, [*known.values()]
 
     def filter(self, group: Group, able: Slots, answering: Answering, now: float) -> Parts:
         """Return the parts of the plug-ins that take part in a group's requests."""
-        parts = dict[Plugin, Part]()
-        for plugin in self._filtering:
-            try:
-                part = plugin.filter(group, able, answering, now)
-            except Exception as error:  # noqa: BLE001
-                self.failed(plugin, error)
-                continue
-            if part is not None:
-                parts[plugin] = part
-        return parts
+        asked = _answers(
+            self._filtering,
+            lambda of: of.filter(group, able, answering, now),
+            self.failed,
+            refuses=(),
+        )
+        return dict(asked)
+
+    def select(self, view: View, at: int) -> Parts:
+        """Return the parts for the decision on the candidate at `at`.
+
+        Raises:
+            RequestError: a plug-in refuses the request.
+        """
+        parts = view.parts
+        return dict(_answers(parts, lambda of: of.select(view, parts[of], at), self.failed))
 
     def each(self, point: str, *args: Any) -> Iterator[Any]:
         """Ask all plug-ins something that concerns no single request; yield their answers."""
-        for plugin in self.all:
-            try:
-                yield getattr(plugin, point)(*args)
-            except Exception as error:  # noqa: BLE001
-                self.failed(plugin, error)
+        asked = _answers(self.all, lambda of: getattr(of, point)(*args), self.failed, refuses=())
+        return (answer for _, answer in asked)
 
     def ask(self, point: str, *args: Any) -> None:
         """Tell all plug-ins something that concerns no single request."""
-        for _answer in self.each(point, *args):
-            pass
+        _tell(self.all, lambda of: getattr(of, point)(*args), self.failed)
 
     def save(self) -> dict[str, object]:
         """Return what survives a restart, by plug-in."""
@@ -361,71 +360,71 @@ class Plugins:
 
     def told(self, point: str, decision: Decision, *args: Any) -> None:
         """Call a point after the decision, of the plug-ins that have a part in it."""
-        for plugin in tuple(decision.parts):
-            try:
-                getattr(plugin, point)(decision, *args)
-            except Exception as error:  # noqa: BLE001
-                self.failed(plugin, error)
+        of_decision = tuple(decision.parts)
+        _tell(of_decision, lambda of: getattr(of, point)(decision, *args), self.failed)
+
+
+def _answers(
+    plugins: Iterable[Plugin],
+    ask: Callable[[Plugin], A | None],
+    failed: Callable[[Plugin, Exception], object],
+    *,
+    refuses: tuple[type[RequestError], ...] = (RequestError,),
+) -> Iterator[tuple[Plugin, A]]:
+    """Yield the plug-ins that answer, with their answers; report those that fail.
+
+    Raises:
+        RequestError: a plug-in refuses the request, where it may.
+    """
+    for plugin in plugins:
+        try:
+            answer = ask(plugin)
+        except refuses:
+            raise
+        except Exception as error:  # noqa: BLE001 - this is the guard
+            failed(plugin, error)
+            continue
+        if answer is not None:
+            yield plugin, answer
+
+
+def _tell(
+    plugins: Iterable[Plugin],
+    call: Callable[[Plugin], object],
+    failed: Callable[[Plugin, Exception], object],
+) -> None:
+    for _answer in _answers(plugins, call, failed, refuses=()):
+        pass
 
 
 def prescore(view: View, parts: Parts, group: Group, match: PrefixMatch | None) -> None:
     """Put the parts of the plug-ins into a view."""
-    view.parts = {}
-    for plugin, part in parts.items():
-        try:
-            own = plugin.prescore(view, part, group, match)
-        except RequestError:
-            raise
-        except Exception as error:  # noqa: BLE001
-            view.fault("plugin", plugin, error)
-            continue
-        if own is not None:
-            view.parts[plugin] = own
+    view.parts = dict(
+        _answers(
+            parts, lambda of: of.prescore(view, parts[of], group, match), partial(_leave_out, view)
+        )
+    )
 
 
 def price(view: View, pricing: Pricing) -> dict[str, Floats]:
     """Let the plug-ins replace `pricing.price`; return the seconds that they added, by name."""
-    added = dict[str, Floats]()
-    for plugin, part in tuple(view.parts.items()):
-        try:
-            found = plugin.price(view, part, pricing)
-        except Exception as error:  # noqa: BLE001
-            _leave_out(view, plugin, error)
-            continue
-        if found is not None:
-            pricing.price, seconds = found
-            term = plugin.term or f"{plugin.name}_s"
-            added[term] = added[term] + seconds if term in added else seconds
+    added, parts = dict[str, Floats](), view.parts
+    asked = _answers(
+        parts,
+        lambda of: of.price(view, parts[of], pricing),
+        partial(_leave_out, view),
+        refuses=(),
+    )
+    for plugin, (pricing.price, seconds) in asked:
+        term = plugin.term or f"{plugin.name}_s"
+        added[term] = added[term] + seconds if term in added else seconds
     return added
 
 
 def score(view: View, terms: Terms) -> None:
     """Let the plug-ins change the cost."""
-    for plugin, part in tuple(view.parts.items()):
-        try:
-            plugin.score(view, part, terms)
-        except Exception as error:  # noqa: BLE001
-            _leave_out(view, plugin, error)
-
-
-def select(view: View, at: int) -> Parts:
-    """Return the parts for the decision on the candidate at `at`.
-
-    Raises:
-        RequestError: a plug-in refuses the request.
-    """
-    parts = dict[Plugin, Part]()
-    for plugin, part in view.parts.items():
-        try:
-            own = plugin.select(view, part, at)
-        except RequestError:
-            raise
-        except Exception as error:  # noqa: BLE001
-            view.fault("plugin", plugin, error)
-            continue
-        if own is not None:
-            parts[plugin] = own
-    return parts
+    parts = view.parts
+    _tell(parts, lambda of: of.score(view, parts[of], terms), partial(_leave_out, view))
 
 
 def gather(decision: Decision, point: str) -> Sequence[Any]:

@@ -79,7 +79,7 @@ class Bodies:
 
     def case(self, digest: int, now: float) -> Case | None:
         """Return the case that limits where a body may go; None if there is none."""
-        case = self.deadly.get(digest) or self.doubts.get(digest)
+        case = self._known(digest)
         if case is None:
             return None
         case.places = {slot: at for slot, at in case.places.items() if now - at <= LINGER_S}
@@ -95,7 +95,7 @@ class Bodies:
 
     def sent(self, digest: int, slot: int) -> None:
         """Record that a copy is being sent to a slot."""
-        case = self.deadly.get(digest) or self.doubts.get(digest)
+        case = self._known(digest)
         if case is not None:
             case.places[slot] = math.inf
 
@@ -103,7 +103,7 @@ class Bodies:
         """Record that a copy has ended at a slot, with a good answer or not."""
         if good and self.doubts.pop(digest, None) is not None:
             return
-        case = self.deadly.get(digest) or self.doubts.get(digest)
+        case = self._known(digest)
         if case is not None:
             case.places = {place: min(at, now) for place, at in case.places.items()}
             if good:
@@ -137,7 +137,7 @@ class Bodies:
                 if now - case.places.get(slot, -math.inf) <= LINGER_S:
                     there[digest] = case.tenant
         for digest, tenant in there.items():
-            known = self.deadly.get(digest) or self.doubts.get(digest)
+            known = self._known(digest)
             failures = 0 if known is None else known.failures
             if self.seen.get(digest, (0,))[0] >= failures + FEW:
                 continue
@@ -174,8 +174,11 @@ class Bodies:
                 at = case.places.pop(slot, math.inf)
                 case.deaths += case.at - LINGER_S <= at <= case.at  # it had just failed
 
+    def _known(self, digest: int) -> Case | None:
+        return self.deadly.get(digest) or self.doubts.get(digest)
+
     def _of(self, digest: int, tenant: str, now: float) -> Case:
-        case = self.deadly.get(digest) or self.doubts.get(digest)
+        case = self._known(digest)
         if case is None:
             case = self.doubts[digest] = Case(tenant, now)
         case.at = now

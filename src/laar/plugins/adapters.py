@@ -96,7 +96,8 @@ class Adapters(Plugin):
     @staticmethod
     def of(decision: Decision) -> str:
         """Return the adapter that serves a request; empty if none does."""
-        return next((part.name for part in decision.parts.values() if isinstance(part, Used)), "")
+        used = Used.among(decision.parts)
+        return "" if used is None else used.name
 
     def join(self, core: Core) -> None:
         """Keep the table, and the engines, whose answers free an adapter's slot."""

@@ -113,7 +113,7 @@ class Companions(Plugin):
     @staticmethod
     def of(view: View) -> Beside | None:
         """Return what the costs of a companion depended on; None if the request is none."""
-        return next((part for part in view.parts.values() if isinstance(part, Beside)), None)
+        return Beside.among(view.parts)
 
     def admit(self, request: Request) -> Admitted | None:
         """Take part in the requests of clients that ask again."""

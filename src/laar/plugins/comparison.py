@@ -90,7 +90,7 @@ class Comparison(Plugin):
     @staticmethod
     def of(decision: Decision) -> Compared | None:
         """Return what another policy would have chosen; None if it was not asked."""
-        return next((p for p in decision.parts.values() if isinstance(p, Compared)), None)
+        return Compared.among(decision.parts)
 
     def filter(self, group: Group, able: Slots, answering: Answering, now: float) -> Part | None:
         """Take part while there is a policy to compare with."""

@@ -138,7 +138,7 @@ class Pulls(Plugin):
     @staticmethod
     def of(decision: Decision) -> Pull | None:
         """Return what a decision pulls; None if nothing."""
-        return next((part for part in decision.parts.values() if isinstance(part, Pull)), None)
+        return Pull.among(decision.parts)
 
     def join(self, core: Core) -> None:
         """Keep the table, the prefixes and the settings."""

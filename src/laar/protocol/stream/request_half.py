@@ -344,9 +344,8 @@ class RequestHalf(StreamState):
         """Add information from the headers and the path to what was read from the body."""
         head, env, facts = self._head, self.env, self._facts
         request.encodes = facts.route in paths.ENCODING_ROUTES
-        is_list = head.method == "GET" and paths.listed_of(head.path) is not None
-        # A path that the gateway does not show may name a model.
-        if head.path and not (facts.any_model or head.method == "OPTIONS" or is_list):
+        frees = facts.any_model or head.method == "OPTIONS" or self._asked_list() is not None
+        if head.path and not frees:  # a path that the gateway does not show may name a model
             request.needs_model = request.needs_model or 400
         if self.api is _OPAQUE:
             request.response_id = paths.response_of(head.method, head.path)
