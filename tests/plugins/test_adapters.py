@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from laar.accuracy.assessor import Assessment, PlainAssessor
-from laar.core import exploring
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
 from laar.core.endpoints import Reading
@@ -178,7 +177,6 @@ def test_a_virtual_name_chooses_adapters_by_their_own_accuracy(
     name: str, chosen: str, right: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(adapters, "LOAD_S", 0.0)
-    monkeypatch.setattr(exploring, "EXPLORE_SHARE", 0.0)
     d = fleet(
         "a:1",
         aliases={"auto": (), "able": ("sql", "other"), "unable": ("law", "other")},

@@ -35,7 +35,7 @@ SEEDS = 6
 NOT_SAVED = {
     "shown by the next answers": "laar.health Found._reports _Cache.missed _Cache.missed_stamp",
     "in flight, in the last minutes, or read every second": "laar.core.batches laar.core.traffic "
-    "laar.core.endpoints laar.core.exploring laar.prefix.demand laar.sharing Evictions._waiting "
+    "laar.core.endpoints laar.plugins.trying laar.prefix.demand laar.sharing Evictions._waiting "
     "Evictions._age_of Evictions._next_at Paces._learned Paces.credit PrefixIndex.now "
     "Retrying._sent",
     "kept to a second": "_Use.at",

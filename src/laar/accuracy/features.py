@@ -112,8 +112,7 @@ def head_and_tail(text: str, head_chars: int = _HEAD_CHARS, tail_chars: int = _T
 
 def language_of(text: str) -> str:
     """Return the language by the script of head and tail; "en" for Latin script or no text."""
-    sample = head_and_tail(text)
-    if sample.isascii():
+    if text.isascii() or (sample := head_and_tail(text)).isascii():
         return "en"
     if _ANY_EASTERN.search(sample):
         return next(name for name in _EASTERN if _SCRIPTS[name].search(sample))

@@ -24,12 +24,11 @@ from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
 from laar.core.eligible import Eligible, able_to_take, in_all, prefer
 from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.engines import Engines
-from laar.core.exploring import Explorer
 from laar.core.filters import fresh
 from laar.core.guards import Faults
 from laar.core.interfaces import Assessor, PartFailure, Room, View
 from laar.core.needs import Needs
-from laar.core.plugin import NO_PARTS, Admitted, Parts, Plugin, Plugins
+from laar.core.plugin import NO_PARTS, Admitted, Parts, Plugin, Plugins, pick
 from laar.core.policy import Policy
 from laar.core.request import TEXTS, UPGRADE_REQUIRED, Api, Request
 from laar.core.views import view_of
@@ -54,6 +53,7 @@ class Ranking(NamedTuple):
         view: what the policy saw.
         scores: the scores that it gave.
         on_trial: whether the request tests if the first has recovered.
+        picked: the part of the plug-in that named the first, if one did.
     """
 
     slots: Slots
@@ -64,6 +64,7 @@ class Ranking(NamedTuple):
     view: View | None = None
     scores: Floats | None = None
     on_trial: bool = False
+    picked: Parts = NO_PARTS
 
 
 class Chooser:
@@ -102,7 +103,6 @@ class Chooser:
         self.health = health or Health(HealthSettings(enabled=False), rng=random.Random(0))
         self.engines = Engines(table)
         self.engines.paces.explains = self.health.explains
-        self.explorer = Explorer()
         self.needs = Needs(table)
         self.degraded = Faults()
         self._on_fault = on_fault
@@ -215,7 +215,7 @@ class Chooser:
         tried: tuple[str, ...] = ()
         exhausted = once = False
         prefiller = engine_priority = None
-        parts: Parts = {}
+        parts = ranking.picked
         if view is not None and policy is not None:
             tokens = view.tokens.item(at)
             tried = with_model(earlier, model) if earlier else (model,)
@@ -224,8 +224,8 @@ class Chooser:
                 prefiller = view.apart.prefiller(view, at)
             if prefiller is None:
                 uncached_tokens = tokens - view.cached_tokens.item(at)
-            if view.parts:
-                parts = self.plugins.select(view, at)
+            if "select" in view.parts.points:
+                parts = Parts([*parts.items(), *self.plugins.select(view, at).items()])
                 elsewhere_tokens = sum(part.elsewhere_tokens for part in parts.values())
                 uncached_tokens = max(0.0, uncached_tokens - elsewhere_tokens)
             # If all endpoints are failing, no request is blamed: one of them may have recovered.
@@ -370,9 +370,9 @@ class Chooser:
             reason = reason or "trial"
         elif group.standing.all_failing:
             reason = reason or "all-failing"
-        terms = view.terms
-        if not reason and terms and (view.reported is not None or terms.outlook is not None):
-            first, reason = self.explorer.choose(view, group.standing, may, scores)
+        picked = NO_PARTS
+        if "pick" in view.parts.points and not reason:
+            first, reason, picked = pick(view, group.standing, may, scores)
         order = policy.order(scores, view, tuple(eligible.values()), first)
         for fault in view.faults:
             self.degraded.attempt("watching", self._on_fault, fault)
@@ -386,6 +386,7 @@ class Chooser:
             scores=scores,
             eligible=eligible,
             on_trial=on_trial,
+            picked=picked,
         )
 
     def _draw(self, request: Request, group: Group, now: float) -> Ranking:

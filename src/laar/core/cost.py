@@ -123,7 +123,6 @@ class Terms:
     ahead_s: Floats | None = None
     others_s: Floats | None = None
     tpot_s: Floats | None = None
-    outlook: tuple[Floats, Floats] | None = None
     added: Mapping[str, Floats] = field(default_factory=dict)
 
     @property

@@ -215,7 +215,7 @@ class Decision:
     tokens: float = 0.0
     uncached_tokens: float = 0.0
     prefiller: Prefiller | None = None
-    parts: Parts = field(default_factory=dict)
+    parts: Parts = field(default_factory=Parts)
     view: View | None = None
     scores: Floats | None = None
     eligible: Eligible = field(default_factory=dict)

@@ -19,7 +19,6 @@ from laar.core.away import may_come
 from laar.core.chooser import Chooser, Priority
 from laar.core.decision import Completion, Decision, DirectorSettings, InFlight
 from laar.core.endpoints import EndpointTable
-from laar.core.exploring import TRY
 from laar.core.feedback import Feedback
 from laar.core.guards import Observers, run_steps
 from laar.core.interfaces import Assessor, PartFailure, Room
@@ -128,8 +127,6 @@ class Director(Chooser):
             raise
         if decision.parts:
             self.plugins.told("decided", decision, now)
-        if decision.reason == TRY and decision.view is not None:
-            self.explorer.tried(decision.view, decision.position)
         self.table.decisions += 1
         self.table.chosen[decision.slot] = self.table.decisions
         run_steps(self._observers.placed, self.degraded, decision, now)

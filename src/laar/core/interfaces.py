@@ -115,7 +115,7 @@ class View:
     again: Floats | None = None
     answers: Floats | None = None
     apart: Apart | None = None
-    parts: Parts = field(default_factory=dict)
+    parts: Parts = field(default_factory=Parts)
     chain: Chain | None = None
     chains: Mapping[int, Chain] = field(default_factory=dict)
     fetched_tokens: Floats | None = None
@@ -148,7 +148,7 @@ class View:
             kv_group_of = self.apart.of.kv_group_of[positions]
             some.apart = replace(self.apart, of=replace(self.apart.of, kv_group_of=kv_group_of))
         if self.parts:
-            some.parts = {of: part.at(positions) for of, part in self.parts.items()}
+            some.parts = Parts((of, part.at(positions)) for of, part in self.parts.items())
         for name in BY_CANDIDATE:
             array = getattr(self, name)
             if isinstance(array, np.ndarray):

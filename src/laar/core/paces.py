@@ -12,7 +12,7 @@ its model, and no more (`over`). So do all quick ones where answers are not text
 what those are worth. The label `laar.dev/fast` confirms a pace.
 
 An endpoint with few samples may be much faster or slower than they suggest. `outlook` has both: the
-pace that its samples suggest, and the one that is still possible (`laar.core.exploring`).
+pace that its samples suggest, and the one that is still possible (`laar.plugins.trying`).
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ asked in this order; `docs/guides/write-a-plugin.md` has an example.
 | `prescore` | the view is complete, but not priced | replace its part; correct the view |
 | `price` | each candidate's seconds are known | replace them, and name those that it added |
 | `score` | the cost is known | replace it, with a reason |
+| `pick` | the scores are known | name the candidate that serves, rather than the best |
 | `select` | a winner is known | refuse it; put its part into the decision |
 | `decided` | the decision is made, its request not counted yet | look at it |
 | `reserve` | the request is counted at its endpoint | count its own |
@@ -29,7 +30,7 @@ point returns None. So a request without special needs costs one look at an empt
 the number of plug-ins.
 
 If a point raises anything but a `RequestError`, the plug-in is left out of the rest of that
-request and its failure is counted; from `prescore` to `score` the decision's reason says so
+request and its failure is counted; from `prescore` to `pick` the decision's reason says so
 (``degraded-NAME``).
 """
 
@@ -39,9 +40,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
-from laar.core.endpoints import EndpointTable, Floats, Reading, Slots
+from laar.core.endpoints import EndpointTable, Floats, Mask, Reading, Slots
 from laar.errors import RequestError
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from laar.core.guards import Faults
     from laar.core.interfaces import View
     from laar.core.request import Request
+    from laar.health import Standing
     from laar.prefix.beliefs import PrefixBeliefs, PrefixMatch
 
 Answering = Callable[[Slots], tuple[Slots, Floats]]
@@ -163,6 +166,12 @@ class Plugin:
     """The names of its `headers`, which clients may not set."""
     meters: ClassVar[tuple[Meter, ...]] = ()
     """Its metrics."""
+    points: ClassVar[frozenset[str]] = frozenset()
+    """The points that it overrides."""
+
+    def __init_subclass__(cls) -> None:
+        every = (name for name, of in vars(Plugin).items() if callable(of))
+        cls.points = frozenset(at for at in every if getattr(cls, at) is not getattr(Plugin, at))
 
     def join(self, core: Core) -> None:
         """Keep the parts of the core that are needed. Called once."""
@@ -196,6 +205,20 @@ class Plugin:
 
     def score(self, view: View, part: Any, terms: Terms) -> None:
         """Change the cost (`terms.cost_s`), or the view's reason."""
+
+    def pick(
+        self, view: View, standing: Standing, may: Mask | None, scores: Floats
+    ) -> tuple[int, Part] | None:
+        """Return the candidate that serves instead of the best one, and the decision's part.
+
+        The reason of the decision is then the plug-in's name. Return None to leave the choice.
+
+        Args:
+            view: the view, with the terms of a policy that computes a cost.
+            standing: the candidates' health.
+            may: the eligible candidates; None means all.
+            scores: their scores.
+        """
 
     def select(self, view: View, part: Any, at: int) -> Part | None:
         """Return the part for the decision on the candidate at `at`; None for none.
@@ -232,9 +255,6 @@ class Plugin:
     def save(self) -> object:
         """Return what survives a restart, as plain values, with addresses instead of slots."""
 
-    def _save(self) -> tuple[str, object]:
-        return self.name, self.save()
-
     def restore(self, saved: object) -> None:
         """Restore a result of `save`, which anybody may have written; skip what is invalid."""
 
@@ -259,8 +279,17 @@ class Plugin:
         return ()
 
 
-Parts = Mapping[Plugin, Part]
-NO_PARTS: Parts = {}
+class Parts(dict[Plugin, Part]):
+    """Parts by plug-in, with the points at which any of these plug-ins is asked."""
+
+    __slots__ = ("points",)
+
+    def __init__(self, parts: Iterable[tuple[Plugin, Part]] = ()) -> None:
+        super().__init__(parts)
+        self.points = frozenset[str]().union(*map(attrgetter("points"), self))
+
+
+NO_PARTS = Parts()
 
 
 class Plugins:
@@ -280,7 +309,6 @@ class Plugins:
     ) -> None:
         self.all = tuple(plugins)
         self._faults, self._report = faults, report
-        self._admitting, self._filtering = self._with("admit"), self._with("filter")
 
     def join(self, core: Core) -> None:
         """Let the plug-ins keep what they need of the core."""
@@ -298,11 +326,6 @@ class Plugins:
                 return plugin
         raise LookupError(kind.name)
 
-    def _with(self, point: str) -> tuple[Plugin, ...]:
-        """Return the plug-ins that override a point."""
-        base = getattr(Plugin, point)
-        return tuple(plugin for plugin in self.all if getattr(type(plugin), point) is not base)
-
     def failed(self, plugin: Plugin, error: Exception) -> None:
         """Count and report a failure."""
         self._faults[plugin.name] += 1
@@ -313,19 +336,20 @@ class Plugins:
 
     def admit(self, request: Request) -> tuple[Parts, list[Admitted]]:
         """Ask the plug-ins about a special request."""
-        known = dict(_answers(self._admitting, lambda of: of.admit(request), self.failed))
-        parts = {of: admitted.part for of, admitted in known.items() if admitted.part is not None}
-        return parts, [*known.values()]
+        known = dict(_answers(self.all, "admit", lambda of: of.admit(request), self.failed))
+        parts = [(of, admitted.part) for of, admitted in known.items() if admitted.part is not None]
+        return Parts(parts), [*known.values()]
 
     def filter(self, group: Group, able: Slots, answering: Answering, now: float) -> Parts:
         """Return the parts of the plug-ins that take part in a group's requests."""
         asked = _answers(
-            self._filtering,
+            self.all,
+            "filter",
             lambda of: of.filter(group, able, answering, now),
             self.failed,
             refuses=(),
         )
-        return dict(asked)
+        return Parts(asked)
 
     def select(self, view: View, at: int) -> Parts:
         """Return the parts for the decision on the candidate at `at`.
@@ -334,20 +358,22 @@ class Plugins:
             RequestError: a plug-in refuses the request.
         """
         parts = view.parts
-        return dict(_answers(parts, lambda of: of.select(view, parts[of], at), self.failed))
+        ask = _answers(parts, "select", lambda of: of.select(view, parts[of], at), self.failed)
+        return Parts(ask)
 
     def each(self, point: str, *args: Any) -> Iterator[Any]:
         """Ask all plug-ins something that concerns no single request; yield their answers."""
-        asked = _answers(self.all, lambda of: getattr(of, point)(*args), self.failed, refuses=())
-        return (answer for _, answer in asked)
+        ask = methodcaller(point, *args)
+        return (answer for _, answer in _answers(self.all, point, ask, self.failed, refuses=()))
 
     def ask(self, point: str, *args: Any) -> None:
         """Tell all plug-ins something that concerns no single request."""
-        _tell(self.all, lambda of: getattr(of, point)(*args), self.failed)
+        _tell(self.all, point, methodcaller(point, *args), self.failed)
 
     def save(self) -> dict[str, object]:
         """Return what survives a restart, by plug-in."""
-        return dict(self.each("_save"))
+        ask = _answers(self.all, "save", lambda of: of.save(), self.failed, refuses=())
+        return {plugin.name: saved for plugin, saved in ask}
 
     def restore(self, saved: Mapping[str, object]) -> None:
         """Restore what `save` returned, which anybody may have written."""
@@ -360,23 +386,27 @@ class Plugins:
 
     def told(self, point: str, decision: Decision, *args: Any) -> None:
         """Call a point after the decision, of the plug-ins that have a part in it."""
-        of_decision = tuple(decision.parts)
-        _tell(of_decision, lambda of: getattr(of, point)(decision, *args), self.failed)
+        if point in decision.parts.points:
+            ask = methodcaller(point, decision, *args)
+            _tell(tuple(decision.parts), point, ask, self.failed)
 
 
 def _answers(
     plugins: Iterable[Plugin],
+    point: str,
     ask: Callable[[Plugin], A | None],
     failed: Callable[[Plugin, Exception], object],
     *,
     refuses: tuple[type[RequestError], ...] = (RequestError,),
 ) -> Iterator[tuple[Plugin, A]]:
-    """Yield the plug-ins that answer, with their answers; report those that fail.
+    """Yield the plug-ins that answer at a point, with their answers; report those that fail.
 
     Raises:
         RequestError: a plug-in refuses the request, where it may.
     """
     for plugin in plugins:
+        if point not in plugin.points:
+            continue
         try:
             answer = ask(plugin)
         except refuses:
@@ -390,19 +420,26 @@ def _answers(
 
 def _tell(
     plugins: Iterable[Plugin],
+    point: str,
     call: Callable[[Plugin], object],
     failed: Callable[[Plugin, Exception], object],
 ) -> None:
-    for _answer in _answers(plugins, call, failed, refuses=()):
+    for _answer in _answers(plugins, point, call, failed, refuses=()):
         pass
 
 
 def prescore(view: View, parts: Parts, group: Group, match: PrefixMatch | None) -> None:
     """Put the parts of the plug-ins into a view."""
-    view.parts = dict(
-        _answers(
-            parts, lambda of: of.prescore(view, parts[of], group, match), partial(_leave_out, view)
-        )
+    ask = _answers(
+        parts,
+        "prescore",
+        lambda of: of.prescore(view, parts[of], group, match),
+        partial(_leave_out, view),
+    )
+    asked = dict(ask)
+    kept = ((of, asked.get(of, part)) for of, part in view.parts.items())
+    view.parts = Parts(
+        (of, part) for of, part in kept if of in asked or "prescore" not in of.points
     )
 
 
@@ -411,6 +448,7 @@ def price(view: View, pricing: Pricing) -> dict[str, Floats]:
     added, parts = dict[str, Floats](), view.parts
     asked = _answers(
         parts,
+        "price",
         lambda of: of.price(view, parts[of], pricing),
         partial(_leave_out, view),
         refuses=(),
@@ -424,7 +462,18 @@ def price(view: View, pricing: Pricing) -> dict[str, Floats]:
 def score(view: View, terms: Terms) -> None:
     """Let the plug-ins change the cost."""
     parts = view.parts
-    _tell(parts, lambda of: of.score(view, parts[of], terms), partial(_leave_out, view))
+    _tell(parts, "score", lambda of: of.score(view, parts[of], terms), partial(_leave_out, view))
+
+
+def pick(
+    view: View, standing: Standing, may: Mask | None, scores: Floats
+) -> tuple[int | None, str, Parts]:
+    """Return the candidate that a plug-in names, its reason and its part; mostly none."""
+    ask = methodcaller("pick", view, standing, may, scores)
+    asked = _answers(view.parts, "pick", ask, partial(_leave_out, view), refuses=())
+    for plugin, (at, part) in asked:
+        return at, plugin.name, Parts([(plugin, part)])
+    return None, "", NO_PARTS
 
 
 def gather(decision: Decision, point: str) -> Sequence[Any]:
@@ -442,4 +491,4 @@ def gather(decision: Decision, point: str) -> Sequence[Any]:
 
 def _leave_out(view: View, plugin: Plugin, error: Exception) -> None:
     view.fault("plugin", plugin, error)
-    view.parts = {other: part for other, part in view.parts.items() if other is not plugin}
+    view.parts = Parts((of, part) for of, part in view.parts.items() if of is not plugin)

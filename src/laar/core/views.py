@@ -18,7 +18,7 @@ from laar.core.apart import Apart
 from laar.core.candidates import Group
 from laar.core.endpoints import Floats, Slots
 from laar.core.interfaces import View
-from laar.core.plugin import Parts, prescore
+from laar.core.plugin import NO_PARTS, Parts, prescore
 from laar.core.request import Request
 from laar.core.roundtrip import FIRST_FLIGHT_BYTES
 
@@ -157,6 +157,7 @@ def view_of(
         wrong_s=wrong_s,
         tpot_objective_s=tpot_s,
         engines=chooser.engines,
+        parts=NO_PARTS,
         demand=demand,
         again=again,
         apart=apart,
@@ -174,7 +175,10 @@ def view_of(
         plain = replace(group.plain, prefillers=group.prefillers and group.plain.prefillers)
         return view_of(chooser, request, tried, plain, special, now)
     if group.parts or special:
-        prescore(view, {**group.parts, **special}, group, match)
+        parts = Parts([*group.parts.items(), *special.items()]) if special else group.parts
+        view.parts = parts
+        if "prescore" in parts.points:
+            prescore(view, parts, group, match)
     return group, view, by_model, reason
 
 

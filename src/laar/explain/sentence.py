@@ -7,7 +7,6 @@ import numpy as np
 from laar.core.cost import MIN_PROBABILITY, Terms
 from laar.core.decision import Decision
 from laar.core.eligible import Cause
-from laar.core.exploring import EXPLORE, TRY
 from laar.core.interfaces import View
 from laar.core.picker import NEAR_TIE
 from laar.core.picker import ranking as by_score
@@ -60,16 +59,8 @@ def _who_won(record: DecisionRecord) -> str:
     degraded = _DEGRADED.get(decision.reason, "")
     if decision.reason == "trial":
         return f"{winner} is on trial: it failed, and this request tests whether it has recovered."
-    if decision.reason == EXPLORE and view.reported is not None:
-        known = view.evidence[at] + view.reported[at]
-        return (
-            f"{winner} was explored: only {known:.0f} outcomes of its model are known for requests "
-            "like this, and it is not much slower."
-        )
     for why in filter(None, gather(decision, "why")):
         return f"{winner} {why}.{degraded}"
-    if decision.reason == TRY:
-        return f"{winner} was tried: it is idle, has seldom answered, and might be the fastest."
     if len(view.slots) == 1:
         return f"{winner} was the only candidate.{degraded}"
     rival = ranking(decision)[1]

@@ -9,6 +9,7 @@ from laar.plugins.comparison import Comparison
 from laar.plugins.pulls import Pulls
 from laar.plugins.retrying import Retrying
 from laar.plugins.stored import StoredObjects
+from laar.plugins.trying import Trying
 
 
 def own() -> list[Plugin]:
@@ -16,6 +17,14 @@ def own() -> list[Plugin]:
 
     What a request names comes first, since it may end there. Pulls reprice the prompt, so they
     come before what only adds seconds. A companion's cost is made of all seconds, and replaces
-    them, so it comes after them. The comparison looks at the finished decision.
+    them, so it comes after them. Tries look at the cost, the comparison at the finished decision.
     """
-    return [StoredObjects(), Retrying(), Pulls(), Adapters(), Companions(), Comparison()]
+    return [
+        StoredObjects(),
+        Retrying(),
+        Pulls(),
+        Adapters(),
+        Companions(),
+        Trying(),
+        Comparison(),
+    ]

@@ -10,17 +10,15 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from copy import copy
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
 
 from laar.core.candidates import Group
 from laar.core.decision import Decision
 from laar.core.eligible import Eligible, prefer
 from laar.core.endpoints import Slots
-from laar.core.exploring import EXPLORE
 from laar.core.interfaces import View
 from laar.core.picker import NEAR_TIE
-from laar.core.plugin import Answering, Core, Meter, Part, Plugin, Sample
+from laar.core.plugin import Answering, Core, Meter, Part, Parts, Plugin, Sample
 from laar.core.policy import Policy
 
 _CHOICES = Meter(
@@ -102,16 +100,16 @@ class Comparison(Plugin):
 
     def decided(self, decision: Decision, now: float) -> None:
         """Compare a new decision if it is drawn, before its request counts as load."""
-        parts: Any = decision.parts
+        del decision.parts[self]
         if self.rng.random() >= self.share:
-            del parts[self]
             return
         try:
-            self.preview(decision)
+            found = self.compare(decision)
         except Exception:  # noqa: BLE001 - the other policy's failure changes nothing
             self.counts["failed"] += 1
             return
-        if (found := self.of(decision)) is not None:
+        if found is not None:
+            decision.parts[self] = found
             self.counts["other" if found.differs else "same"] += 1
             self.seconds["serving"] += max(found.more_s or 0.0, 0.0)
             self.seconds["compared"] += max(found.saved_s or 0.0, 0.0)
@@ -129,12 +127,16 @@ class Comparison(Plugin):
             for cost, total in self.seconds.items():
                 yield _SECONDS, (policy.name, cost), total
 
-    def preview(self, decision: Decision) -> None:
-        """Compare a decision, without counting it."""
-        parts: Any = decision.parts
-        parts.pop(self, None)
+    def preview(self, decision: Decision) -> Decision:
+        """Return a decision with its comparison, which is not counted.
+
+        Raises:
+            Exception: the other policy failed.
+        """
+        parts = Parts((of, part) for of, part in decision.parts.items() if of is not self)
         if (found := self.compare(decision)) is not None:
             parts[self] = found
+        return replace(decision, parts=parts)
 
     def compare(self, decision: Decision) -> Compared | None:
         """Return what the other policy would choose; None if no policy had a choice.
@@ -143,8 +145,7 @@ class Comparison(Plugin):
             Exception: the other policy failed.
         """
         policy, view, served = self.policy, decision.view, decision.position
-        forced = decision.trial or decision.reason == EXPLORE
-        if policy is None or view is None or forced or len(view.slots) < 2:
+        if policy is None or view is None or decision.trial or len(view.slots) < 2:
             return None
         other = self._view(view)
         masks: Eligible = {c: mask for c, mask in decision.eligible.items() if c != "policy"}
@@ -172,7 +173,7 @@ class Comparison(Plugin):
     def _view(self, view: View) -> View:
         other = copy(view)
         other.apart = copy(view.apart)  # scorers write to it, and plug-ins to their parts
-        other.parts = {of: copy(part) for of, part in view.parts.items() if of is not self}
+        other.parts = Parts((of, copy(part)) for of, part in view.parts.items() if of is not self)
         other.rng, other.terms = self.rng, None
         other.reason, other.faults = "", ()
         return other

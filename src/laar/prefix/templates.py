@@ -88,5 +88,7 @@ _USUAL = Template()
 def template_for(name: str, models: Sequence[str], known: Mapping[str, Template]) -> Template:
     """Return a model's template, or what the templates of `models` share; the usual if unknown."""
     named = (name,) if name in known or name in models else models
-    shared = {template and template[:-1] for template in map(known.get, named)}
-    return (known.get(named[0]) if len(shared) == 1 else None) or _USUAL
+    first = known.get(named[0])
+    if len(named) > 1 and len({of and of[:-1] for of in map(known.get, named)}) > 1:
+        first = None
+    return first or _USUAL

@@ -17,7 +17,7 @@ from functools import partial
 import aiohttp
 
 from laar.client import Outcome, until_correct
-from laar.core.exploring import TRY
+from laar.plugins.trying import Trying
 from laar.protocol import headers as names
 from laar.protocol.sessions import SESSION
 from laar_lab.kv_lookup import LANGUAGES, Query, queries
@@ -95,7 +95,7 @@ def breaches(policy: str, outcome: Outcome, models: Mapping[str, str]) -> list[s
             continue
         if models.get(attempt.endpoint or "") != attempt.model:
             found.append(f"{policy}: {attempt.endpoint} does not serve {attempt.model}")
-        if not attempt.decision_id or attempt.reason not in (policy, TRY):
+        if not attempt.decision_id or attempt.reason not in (policy, Trying.name):
             found.append(f"{policy}: decided as {attempt.reason} ({attempt.decision_id})")
         if attempt.model in tried:
             found.append(f"{policy}: {attempt.model} was tried twice")

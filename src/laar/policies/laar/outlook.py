@@ -87,7 +87,7 @@ class Outlook:
         priced, added = price(inputs), dict[str, Floats]()
         if view.apart is not None:
             priced, added["transfer_s"] = read_elsewhere(view.apart, view, engines, inputs, priced)
-        if view.parts:
+        if "price" in view.parts.points:
             pricing = Pricing(inputs, priced)
             added |= plugin.price(view, pricing)
             priced = pricing.price
@@ -120,11 +120,10 @@ class Outlook:
             ahead_s=priced.ahead_s,
             others_s=others_s,
             added=added,
-            outlook=engines.paces.outlook(view.slots),
         )
         if view.tpot_objective_s is not None and inputs.engine.tokens.all():
             view.terms.tpot_s = (priced.latency_s - priced.ttft_s) / inputs.engine.tokens
-        if view.parts:
+        if "score" in view.parts.points:
             plugin.score(view, view.terms)
         return scores_of_costs(view.terms.cost_s)
 

@@ -96,7 +96,7 @@ def explain(picker: Picker, request: CoreRequest) -> dict[str, object]:
     director = picker.director
     decision = director.choose(request, now)
     comparison = director.plugins.get(Comparison)
-    director.degraded.attempt("watching", comparison.preview, decision)
+    decision = director.degraded.attempt("watching", comparison.preview, decision) or decision
     shown = memory.explained(memory.record(decision))
     if (view := decision.view) is not None:
         shown["too_long"] = picker.director.needs.too_long(view)

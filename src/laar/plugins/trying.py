@@ -1,0 +1,114 @@
+"""Trying: a few requests go to an endpoint whose pace is not known.
+
+An endpoint that has seldom answered might be far faster than it seems, which is mostly how fast its
+model's other endpoints are. If it is idle and has not been chosen for a while, and if it might be
+the cheapest, it gets a request: until ten answers have shown its pace, or ten such requests or
+forty others have not.
+It is rather one that leaves no cache behind. What such requests are expected to cost in addition is
+limited to a tenth of the cost of all.
+
+Retries and requests with an objective are exempt, and endpoints in trouble are never tried.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from laar.core.candidates import Group
+from laar.core.decision import Decision
+from laar.core.endpoints import Floats, Mask, Slots
+from laar.core.interfaces import View
+from laar.core.plugin import Answering, Core, Part, Plugin
+from laar.health import Standing
+
+WAITS, WAITS_LONG = 8.0, 64.0
+"""Decisions for which an endpoint was not chosen before it is tried: with any request, and with one
+that leaves most of its prompt cached elsewhere, as conversations do."""
+
+SHARE, MOST_SAVED = 0.1, 4.0
+"""What tries may cost in addition: the share of each request's cost, and how many costs of a
+request may be saved for a try. Four suffice for an endpoint five times as slow as the best."""
+
+
+class Try(Part):
+    """A request that tries an endpoint.
+
+    Args:
+        extra: what that is expected to cost in addition, in costs of a request.
+    """
+
+    def __init__(self, extra: float) -> None:
+        self.extra = extra
+
+
+class Trying(Plugin):
+    """Chooses the requests that try an endpoint."""
+
+    name = "try"
+
+    def __init__(self) -> None:
+        self._saved, self._saved_at = MOST_SAVED, 0  # costs of a request; number of a decision
+
+    def join(self, core: Core) -> None:
+        """Keep the table and the paces."""
+        self._table, self._paces = core.table, core.engines.paces
+
+    def filter(self, group: Group, able: Slots, answering: Answering, now: float) -> Part | None:
+        """Take part while the pace of a candidate is not known."""
+        return None if self._paces.outlook(group.slots) is None else Part()
+
+    def pick(
+        self, view: View, standing: Standing, may: Mask | None, scores: Floats
+    ) -> tuple[int, Part] | None:
+        """Return the candidate to try; mostly None."""
+        request, terms, table = view.request, view.terms, self._table
+        if request.shadow or request.tried or request.objective or request.companion_of:
+            return None
+        if request.ttft_objective_s is not None or view.tpot_objective_s is not None:
+            return None
+        if terms is None or (outlook := self._paces.outlook(view.slots)) is None:
+            return None
+        likely, possible = outlook
+        cost_s, well = terms.cost_s, None
+        if standing.answers is not None:
+            well = standing.answers >= 1.0
+            if standing.new is not None:  # it starts slowly, but not because it failed
+                well |= standing.new
+                cost_s = np.where(standing.new, cost_s * standing.answers, cost_s)
+        best = int((scores if may is None else np.where(may, scores, -1.0)).argmax())
+        least_s = max(cost_s.item(best), 1e-12)
+        can = cost_s * possible < least_s * possible.item(best)
+        if not np.count_nonzero(can):
+            return None
+        waited = table.decisions - table.chosen[view.slots]
+        leaves = view.cached_tokens.item(best) - view.cached_tokens > 0.5 * view.tokens
+        can &= (waited >= np.where(leaves, WAITS_LONG, WAITS)) & (view.in_flight == 0.0)
+        if well is not None:
+            can &= well
+        if may is not None:
+            can &= may
+        for seconds in terms.added.values():  # what a plug-in adds says nothing of the pace
+            can &= seconds == 0.0
+        extra = np.maximum(cost_s * likely / least_s - 1.0, 0.0)
+        can &= extra <= self._saved_now()
+        can[best] = False
+        if not np.count_nonzero(can):
+            return None
+        at = int(np.where(can, cost_s * possible, np.inf).argmin())
+        return at, Try(extra.item(at))
+
+    def decided(self, decision: Decision, now: float) -> None:
+        """Pay for a try."""
+        if (part := Try.among(decision.parts)) is not None:
+            self._saved = self._saved_now() - part.extra
+            self._saved_at = self._table.decisions
+            self._paces.tries[decision.slot] += 1.0
+
+    def why(self, decision: Decision) -> str:
+        """Say that the endpoint is tried."""
+        if self not in decision.parts:
+            return ""
+        return "was tried: it is idle, has seldom answered, and might be the fastest"
+
+    def _saved_now(self) -> float:
+        return min(self._saved + SHARE * (self._table.decisions - self._saved_at), MOST_SAVED)

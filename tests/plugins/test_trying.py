@@ -1,0 +1,85 @@
+"""Endpoints whose pace is not known are tried, and that costs no request much."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from laar.core.decision import Completion
+from laar.core.membership import EndpointSpec
+from laar.core.request import Api, Request
+from laar.health.explained import Shown
+from support.directors import director_of
+
+
+def counted(
+    took_s: dict[str, float], *, ok: bool = True, **more: object
+) -> Counter[tuple[str, str]]:
+    """Count 220 requests, 2 s apart, by endpoint and reason.
+
+    One endpoint is `old`, the other one joins later, has the same model, and is 50 ms away.
+    """
+    d = director_of("old:1", seed=3)
+    counts = Counter[tuple[str, str]]()
+    for number in range(-20, 200):
+        if number == 0:
+            d.table.replace("t", [EndpointSpec(address=a, models=("m",)) for a in took_s])
+        now = 2.0 * number
+        d.table.round_trip("old:1", 0.0, now)
+        d.table.round_trip("new:1", 0.05, now)
+        request = Request(id="r", api=Api.CHAT, model="m", question=f"q{number}", chars=400, **more)  # type: ignore[arg-type]
+        decision = d.decide(request, now)
+        counts[decision.address, decision.reason] += 1
+        seconds = took_s[decision.address]
+        useful = ok or decision.address == "old:1"
+        d.settle(
+            decision,
+            Completion(
+                shown=Shown("chat", 50, "content", number),
+                status=200 if useful else 400,
+                cause="complete",
+                latency_s=seconds,
+                completion_tokens=20,
+            ),
+        )
+    return counts
+
+
+def test_a_slow_replica_is_tried_only_a_few_times() -> None:
+    counts = counted({"old:1": 0.2, "new:1": 1.0})
+    assert counts["new:1", "try"] >= 1
+    assert counts["new:1", "try"] + counts["new:1", "laar"] <= 10
+
+
+@pytest.mark.parametrize(
+    "request_of", [{"tried": "other"}, {"ttft_objective_s": 5.0}, {"objective": "chat"}]
+)
+def test_a_retry_and_a_request_with_an_objective_try_nothing(request_of: dict[str, object]) -> None:
+    counts = counted({"old:1": 1.0, "new:1": 0.3}, **request_of)
+    assert "try" not in {reason for _, reason in counts}
+
+
+def test_a_replica_that_never_answers_usefully_is_tried_no_more_than_its_share() -> None:
+    counts = counted({"old:1": 0.2, "new:1": 0.2}, ok=False)
+    assert 1 <= counts["new:1", "try"] <= 100
+    assert counts["new:1", "laar"] == 0
+
+
+def test_a_fast_replica_soon_gets_most_requests() -> None:
+    assert counted({"old:1": 1.0, "new:1": 0.3})["new:1", "laar"] >= 150
+
+
+def test_a_pace_that_forty_answers_do_not_show_is_sought_again_after_a_while() -> None:
+    d = director_of("old:1", "new:1")
+    paces, slots = d.engines.paces, d.table.active
+    paces.work_out_all(0.0)
+    for count in range(40):
+        assert paces.outlook(slots) is not None, count
+        for slot in slots.tolist():
+            paces.ended(slot, 0.2, None)
+            paces.learn(slot, 1.0, 0.001, 0.0, (0.0, 0.0), first=False)
+    paces.work_out_all(0.0)
+    assert paces.outlook(slots) is None
+    paces.work_out_all(3600.0)
+    assert paces.outlook(slots) is not None
