@@ -27,7 +27,6 @@ from laar.core.engines import Engines
 from laar.core.filters import fresh
 from laar.core.guards import Faults
 from laar.core.interfaces import Assessor, PartFailure, Room, View
-from laar.core.needs import Needs
 from laar.core.plugin import NO_PARTS, Admitted, Parts, Plugin, Plugins, pick
 from laar.core.policy import Policy
 from laar.core.request import TEXTS, UPGRADE_REQUIRED, Api, Request
@@ -54,6 +53,7 @@ class Ranking(NamedTuple):
         scores: the scores that it gave.
         on_trial: whether the request tests if the first has recovered.
         picked: the part of the plug-in that named the first, if one did.
+        last: slots that are doubted or full, which come last as fallbacks.
     """
 
     slots: Slots
@@ -65,6 +65,7 @@ class Ranking(NamedTuple):
     scores: Floats | None = None
     on_trial: bool = False
     picked: Parts = NO_PARTS
+    last: Sequence[int] = ()
 
 
 class Chooser:
@@ -103,7 +104,6 @@ class Chooser:
         self.health = health or Health(HealthSettings(enabled=False), rng=random.Random(0))
         self.engines = Engines(table)
         self.engines.paces.explains = self.health.explains
-        self.needs = Needs(table)
         self.degraded = Faults()
         self._on_fault = on_fault
         self.plugins = Plugins(
@@ -165,18 +165,18 @@ class Chooser:
                 request, group, drawn, now, new_id, earlier, group.alive, case=case
             )
         group, view, tokens_of, degraded = view_of(self, request, earlier, group, parts, now)
-        able = group.alive
-        if self.table.windowed or self.needs.refusals:
-            fits, able = self._fitting(view, group, tokens_of)
+        able, last = group.alive, group.standing.last
+        if "fit" in group.parts.points:
+            fits, able, last = self._fitting(view, group, tokens_of)
             if not fits.any():  # all that can take it are full: choose among them
                 subset = frozenset(self.table.by_slot[slot].address for slot in able.tolist())
                 group, earlier = self._group(request, policy, now, admitted, subset)
                 group, view, tokens_of, degraded = view_of(
                     self, request, earlier, group, parts, now
                 )
-                fits, able = self._fitting(view, group, tokens_of)
+                fits, able, last = self._fitting(view, group, tokens_of)
             view.fits = fits
-        ranking = self._rank(policy, view, group, room, degraded)
+        ranking = self._rank(policy, view, group, room, degraded, last)
         return self._decision(
             request, group, ranking, now, new_id, earlier, able, priority=priority, case=case
         )
@@ -338,6 +338,7 @@ class Chooser:
         group: Group,
         room: Room | None,
         degraded: str,
+        last: Sequence[int],
     ) -> Ranking:
         """Filter, score and pick."""
         kept = policy.keep(view) if policy.filters else None
@@ -387,6 +388,7 @@ class Chooser:
             eligible=eligible,
             on_trial=on_trial,
             picked=picked,
+            last=last,
         )
 
     def _draw(self, request: Request, group: Group, now: float) -> Ranking:
@@ -410,14 +412,24 @@ class Chooser:
             if (over := self.engines.paces.over(drawn, is_text=False)) is not None:
                 load = np.where(over, np.inf, load)
             order = [order[at] for at in np.argsort(load, kind="stable").tolist()]
-        return Ranking(slots=slots, order=order, reason="opaque", eligible={})
+        return Ranking(
+            slots=slots, order=order, reason="opaque", eligible={}, last=group.standing.last
+        )
 
-    def _fitting(self, view: View, group: Group, tokens_of: Floats) -> tuple[Mask, Slots]:
-        """Return which candidates the request fits, and all such endpoints that are up."""
-        slots, count = np.concatenate((view.slots, group.alive)), len(view.slots)
+    def _fitting(
+        self, view: View, group: Group, tokens_of: Floats
+    ) -> tuple[Mask, Slots, Sequence[int]]:
+        """Return which candidates the request fits, and such endpoints that are up or doubted."""
+        last = np.array(group.standing.last, np.intp)
+        slots = np.concatenate((view.slots, group.alive, last))
         tokens = tokens_of[self.table.model_id[slots]]
-        fits = self.needs.met(view.request, view.chain, slots, tokens, view.now)
-        return fits[:count], group.alive[fits[count:]]
+        fits = self.plugins.fit(
+            group.parts, "fit", view.request, view.chain, slots, tokens, view.now
+        )
+        if fits is None:
+            fits = np.ones(len(slots), np.bool_)
+        of_view, of_alive, of_last = np.split(fits, (len(view.slots), len(slots) - len(last)))
+        return of_view, group.alive[of_alive], last[of_last].tolist()
 
     def _exhausted(self, policy: Policy, group: Group, able: Slots, tried: Sequence[str]) -> bool:
         """Return whether this attempt is the last: no endpoint in `able` has an untried model."""
@@ -449,16 +461,11 @@ class Chooser:
         table, found = self.table, dict[str, None]()
         by_slot, slots, order = table.by_slot, ranking.slots, ranking.order
         first = by_slot[slots.item(order[0])]
-        others, last = order[1:], group.standing.last
+        others = order[1:]
         if ranking.view is not None and (fits := ranking.view.fits) is not None:
             others = [at for at in others if fits[at]]
-            name, of = ranking.view.request.model, np.array([slots.item(order[0]), *last], np.intp)
-            windows = table.windows(of, name)
-            last = [
-                slot for slot, fits in zip(last, windows[1:] >= windows[0], strict=True) if fits
-            ]
         most, way = self.settings.fallbacks, first.way
-        for slot in chain(map(slots.item, others), last):
+        for slot in chain(map(slots.item, others), ranking.last):
             if len(found) >= most:
                 break
             spec = by_slot[slot]

@@ -91,7 +91,6 @@ class Director(Chooser):
             left=self.engines.drop,
         )
         observers.add("learning", left=lambda slot: self.plugins.ask("leave", slot))
-        observers.add("learning", left=self.needs.drop)
         observers.add("health", left=self.health.drop)
         table.on_free = lambda slot: run_steps(observers.left, self.degraded, slot)
 
@@ -144,7 +143,7 @@ class Director(Chooser):
         """Record the endpoint's status, or a later error; `read` if the body is read."""
         self.degraded.attempt("health", self._attempts.replied, decision, reply, now, read=read)
         if reply.text and (reply.event or reply.status < 500):
-            self.degraded.attempt("learning", self.needs.refused, decision, reply.text, now)
+            self.plugins.ask("refused", decision, reply.text, now)
 
     def attempted(self, decision: Decision, failed: tuple[str, ...], now: float) -> None:
         """Record that Envoy tried these endpoints, in this order, before the one that answers."""

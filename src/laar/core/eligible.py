@@ -1,6 +1,6 @@
 """The candidates that a request may go to: a mask per cause of exclusion, and their intersection.
 
-Flow control is binding, and so are the needs of the request (`laar.core.needs`), of which some
+Flow control is binding, and so are the needs of the request (`Plugin.fit`), of which some
 candidate meets the most. Earlier refusals, the retry rule, fair shares and a policy's filters are
 preferences: their masks are dropped if no candidate would remain.
 """

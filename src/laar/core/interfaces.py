@@ -81,7 +81,7 @@ class View:
         left_tokens: number of tokens after which each candidate would keep a recurrent state, as
             the prompt leaves there what is cached; None if no model has such states.
         knows_outcomes: something is known about which candidates are right more often.
-        fits: whether the candidate can take the request (`laar.core.needs`); None if all can.
+        fits: whether the candidate can take the request (`Plugin.fit`); None if all can.
         faults: parts of the policy that failed on this request.
     """
 

@@ -8,6 +8,7 @@ asked in this order; `docs/guides/write-a-plugin.md` has an example.
 | `join` | once, before the first request | keep the parts of the core that it needs |
 | `admit` | a request names another, or has options | refuse it, narrow its subset |
 | `filter` | a model's candidates are computed: once a second | take part in their requests |
+| `fit`, `fit_prefill` | candidates have to take a request, or its prefill | say which can |
 | `prescore` | the view is complete, but not priced | replace its part; correct the view |
 | `price` | each candidate's seconds are known | replace them, and name those that it added |
 | `score` | the cost is known | replace it, with a reason |
@@ -18,6 +19,7 @@ asked in this order; `docs/guides/write-a-plugin.md` has an example.
 | `move` | Envoy reports that another endpoint serves | count there instead |
 | `complete` | the answer has ended, with what was seen | learn, release |
 | `leave` | an endpoint is gone | forget it |
+| `refused` | an engine refused a request, with this text | learn |
 | `restarted`, `read` | an engine has restarted; its metrics page was read | forget or learn |
 | `holds` | an endpoint drains | say that it is still needed |
 | `save`, `restore` | a snapshot is written or read | keep what it learned over a restart |
@@ -43,6 +45,8 @@ from functools import partial
 from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
+import numpy as np
+
 from laar.core.endpoints import EndpointTable, Floats, Mask, Reading, Slots
 from laar.errors import RequestError
 
@@ -56,6 +60,7 @@ if TYPE_CHECKING:
     from laar.core.request import Request
     from laar.health import Standing
     from laar.prefix.beliefs import PrefixBeliefs, PrefixMatch
+    from laar.prefix.blocks import Chain
 
 Answering = Callable[[Slots], tuple[Slots, Floats]]
 """Returns those of some endpoints that are up and healthy, and P(it answers) of each."""
@@ -193,6 +198,24 @@ class Plugin:
             now: monotonic seconds.
         """
 
+    def fit(
+        self, request: Request, chain: Chain | None, slots: Slots, tokens: Floats, now: float
+    ) -> Mask | None:
+        """Return which endpoints can take a request; None if all can.
+
+        The others are neither candidates nor fallbacks.
+
+        Args:
+            request: the request.
+            chain: its prompt's prefixes; None if unknown.
+            slots: the endpoints, at least one.
+            tokens: length of the prompt (all of a batch) in the tokens of each.
+            now: monotonic seconds.
+        """
+
+    def fit_prefill(self, request: Request, slots: Slots, tokens: Floats) -> Mask | None:
+        """Return which endpoints can prefill for another; None if all can."""
+
     def prescore(
         self, view: View, part: Any, group: Group, match: PrefixMatch | None
     ) -> Part | None:
@@ -241,6 +264,9 @@ class Plugin:
 
     def leave(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed."""
+
+    def refused(self, decision: Decision, text: bytes, now: float) -> None:
+        """Learn from the text with which an engine refused a request."""
 
     def restarted(self, slot: int) -> None:
         """Forget what an engine that has restarted has lost."""
@@ -350,6 +376,12 @@ class Plugins:
             refuses=(),
         )
         return Parts(asked)
+
+    def fit(self, parts: Parts, point: str, request: Request, *args: Any) -> Mask | None:
+        """Return which endpoints a request, or its prefill, fits; None if all."""
+        masks = _answers(parts, point, methodcaller(point, request, *args), self.failed, refuses=())
+        found = [mask for _, mask in masks]
+        return np.logical_and.reduce(found) if found else None
 
     def select(self, view: View, at: int) -> Parts:
         """Return the parts for the decision on the candidate at `at`.

@@ -77,9 +77,10 @@ def view_of(
         if fetched is not None:
             shares = shares - fetched
     prefillers = group.prefillers
-    if prefillers is not None and table.windowed:
-        tokens = by_model[table.model_id[prefillers.slots]]
-        prefillers = prefillers.only(chooser.needs.prefills(request, prefillers.slots, tokens))
+    if prefillers is not None and "fit_prefill" in group.parts.points:
+        at, tokens = prefillers.slots, by_model[table.model_id[prefillers.slots]]
+        fits = chooser.plugins.fit(group.parts, "fit_prefill", request, at, tokens)
+        prefillers = prefillers if fits is None else prefillers.only(fits)
     if len(slots) < 2 and prefillers is None:
         demand = again = None  # nothing to compare
     apart = None

@@ -10,6 +10,7 @@ from laar.plugins.pulls import Pulls
 from laar.plugins.retrying import Retrying
 from laar.plugins.stored import StoredObjects
 from laar.plugins.trying import Trying
+from laar.plugins.windows import Windows
 
 
 def own() -> list[Plugin]:
@@ -21,6 +22,7 @@ def own() -> list[Plugin]:
     """
     return [
         StoredObjects(),
+        Windows(),
         Retrying(),
         Pulls(),
         Adapters(),

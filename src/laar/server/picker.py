@@ -194,7 +194,6 @@ class Picker:
         if reading.restarted and slot >= 0:
             self.health.died(slot, self.clock())
             self.director.plugins.ask("restarted", slot)
-            self.director.needs.drop(slot)
             self.director.engines.restarted(slot)
         self.health.read(slot, reading.kv_usage, reading.refused, self.clock())
         self.director.plugins.ask("read", slot, reading)

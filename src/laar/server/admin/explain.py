@@ -29,6 +29,7 @@ from laar.datalayer.visits import aside
 from laar.errors import RequestError, unknown
 from laar.explain.decision_record import DecisionRecord
 from laar.plugins.comparison import Comparison
+from laar.plugins.windows import Windows
 from laar.protocol import headers as names
 from laar.protocol.events import (
     Ask,
@@ -99,7 +100,7 @@ def explain(picker: Picker, request: CoreRequest) -> dict[str, object]:
     decision = director.degraded.attempt("watching", comparison.preview, decision) or decision
     shown = memory.explained(memory.record(decision))
     if (view := decision.view) is not None:
-        shown["too_long"] = picker.director.needs.too_long(view)
+        shown["too_long"] = director.plugins.get(Windows).too_long(view)
     if picker.admission is not None:
         shown["sessions"] = picker.admission.explained(decision, now)
     return shown

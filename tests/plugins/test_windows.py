@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from laar.core.decision import Completion
 from laar.core.endpoints import Reading
 from laar.core.membership import ROLE_LABEL, EndpointSpec
-from laar.core.needs import KEPT_S, MARGIN
 from laar.core.request import Api, Request
 from laar.flow.admission import Admission
 from laar.flow.settings import FlowSettings
 from laar.health import Reply
+from laar.plugins.windows import KEPT_S, MARGIN
 from laar.policies import POLICY_NAMES
 from laar.prefix.beliefs import PrefixBeliefs
 from support.directors import director_of

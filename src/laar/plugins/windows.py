@@ -1,7 +1,4 @@
-"""What a request needs from an endpoint besides its model: a window for its prompt and its answer.
-
-Candidates, fallbacks, prefillers and `x-laar-exhausted` all ask `Needs.met`, so a further need (a
-modality, say) would be added there.
+"""Context windows: a request goes to an endpoint whose window holds its prompt and its answer.
 
 A prompt's length is only an estimate, so nothing is refused here. The needs form a list, from the
 strictest: prompt, margin and answer; then without the margin; then the prompt alone, since some
@@ -22,12 +19,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
+from laar.core.endpoints import Floats, Mask, Slots
+from laar.core.plugin import Answering, Core, Part, Plugin
 from laar.core.request import Api, Request
 from laar.latest import Latest, Shared
 from laar.prefix.blocks import Chain
 
 if TYPE_CHECKING:
+    from laar.core.candidates import Group
     from laar.core.decision import Decision
     from laar.core.interfaces import View
 
@@ -72,31 +71,31 @@ class _Refusal(NamedTuple):
     tenant: str
 
 
-class Needs:
-    """The needs of requests, and which endpoints meet them.
+class Windows(Plugin):
+    """The windows of endpoints, as they are stated and as refusals show them."""
 
-    Args:
-        table: the endpoints.
-    """
+    name = "windows"
 
-    def __init__(self, table: EndpointTable) -> None:
-        self._table = table
+    def __init__(self) -> None:
         self.refusals: Shared[int, _Refusal] = Shared(_MAX_REFUSALS, lambda _, of: of.tenant)
         """The refusals by conversation; while there are none, only windows in the table matter."""
         self._stated: Latest[tuple[int, str], tuple[float, float]] = Latest(_MAX_REFUSALS)
         """Windows by slot and the name that was asked for, and until when."""
 
-    def met(
+    def join(self, core: Core) -> None:
+        """Keep the core, whose groups change with the first refusal."""
+        self._core, self._table = core, core.table
+
+    def filter(self, group: Group, able: Slots, answering: Answering, now: float) -> Part | None:
+        """Take part while any window is known, or a refusal."""
+        return Part() if self._table.windowed or self.refusals else None
+
+    def fit(
         self, request: Request, chain: Chain | None, slots: Slots, tokens: Floats, now: float
     ) -> Mask:
         """Return which endpoints can take a request, by the strictest need that any of them meets.
 
-        Args:
-            request: the request.
-            chain: its prompt's prefixes; None if unknown.
-            slots: the endpoints, at least one.
-            tokens: length of the prompt (all of a batch) in the tokens of each.
-            now: monotonic seconds.
+        Arguments are those of `Plugin.fit`.
         """
         windows = self._table.windows(slots, request.model)
         longest, answer = tokens * request.longest_share, _answer_tokens(request)
@@ -122,7 +121,7 @@ class Needs:
         need = view.tokens * view.request.longest_share + _answer_tokens(view.request)
         return bool((need > self._table.windows(view.slots, view.request.model)).all())
 
-    def prefills(self, request: Request, slots: Slots, tokens: Floats) -> Mask:
+    def fit_prefill(self, request: Request, slots: Slots, tokens: Floats) -> Mask:
         """Return which endpoints can prefill a prompt for others, which takes one more token."""
         windows = self._table.windows(slots, request.model)
         able: Mask = tokens * request.longest_share < windows
@@ -145,17 +144,21 @@ class Needs:
         least_tokens, slots = 0.0 if window == math.inf else window + 1 - answer, frozenset((slot,))
         if (known := self._refusal_of(request, view.chain, answer, now)) is not None:
             least_tokens, slots = max(least_tokens, known.least_tokens), slots | known.slots
+        if not self.refusals:
+            self._core.candidates.forget()
         until = now + KEPT_S
         refusal = _Refusal(request.chars, answer, least_tokens, slots, until, request.tenant)
         for key in _keys(request, view.chain, 1):
             self.refusals[key] = refusal
 
-    def drop(self, slot: int) -> None:
+    def leave(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed, or whose engine restarted."""
         for of in [of for of in self._stated if of[0] == slot]:
             del self._stated[of]
         for key in [key for key, known in self.refusals.items() if slot in known.slots]:
             del self.refusals[key]
+
+    restarted = leave
 
     def _refusal_of(
         self, request: Request, chain: Chain | None, answer: int, now: float
