@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from laar.accuracy.assessor import PlainAssessor
+from laar.accuracy.assessor import Assessment, PlainAssessor
 from laar.core.apart import Apart
 from laar.core.candidates import Group
 from laar.core.endpoints import Floats, Slots
@@ -24,9 +24,8 @@ from laar.core.roundtrip import FIRST_FLIGHT_BYTES
 
 if TYPE_CHECKING:
     from laar.core.chooser import Chooser
-    from laar.core.endpoints import EndpointTable
-    from laar.prefix.beliefs import PrefixBeliefs
-    from laar.prefix.blocks import Chain
+    from laar.core.decision import DirectorSettings
+    from laar.prefix.beliefs import PrefixBeliefs, PrefixMatch
 
 _MAX_TIMES_TRIED = 10
 """Maximum value of `times_tried`, which keeps costs finite."""
@@ -46,95 +45,18 @@ def view_of(
 
     The code is empty unless a part failed. Then the group is the one without modes, if it had any.
     """
-    table, settings, prefixes, reason = chooser.table, chooser.settings, chooser.prefixes, ""
-    slots, model_id, standing = group.slots, group.model_id, group.standing
-    models: Sequence[str] = table.judged
-    judged, weights_of = model_id, group.weights
+    table, prefixes, slots, model_id = chooser.table, chooser.prefixes, group.slots, group.model_id
     own_id = model_id if group.plain is None else table.model_id[slots]  # without modes
-    is_open = request.model in settings.aliases or group.plain is not None
-    if weights_of and is_open:
-        models, judged = _judged(chooser, request, slots, model_id)
-    try:
-        known = chooser.assessor.assess(request, models, tried, now)
-    except Exception:  # noqa: BLE001 - guarded inline, as below
-        reason = chooser.degraded.degraded("assessor")
-        known = _PLAIN_ASSESSOR.assess(request, models, tried, now)
-    by_model = known.tokens[: len(table.models)]
+    known, judged, reason = _assessed(chooser, request, tried, group, now)
+    by_model, match = known.tokens[: len(table.models)], None
     if request.tokens:
         by_model = np.full(len(by_model), float(request.tokens))
-    match = None
     if prefixes is not None:
         try:
-            match = prefixes.look_up(request, weights_of, table.models, by_model, now)
-        except Exception:  # noqa: BLE001
+            match = prefixes.look_up(request, group.weights, table.models, by_model, now)
+            by_model = match.tokens
+        except Exception:  # noqa: BLE001 - guarded inline, as in `_assessed`
             reason = chooser.degraded.degraded("prefixes")
-    chain = demand = again = fetched = None
-    if match is None:
-        shares = np.zeros(table.capacity)
-    else:
-        chain, by_model, shares = match.chain, match.tokens, match.shares
-        demand, again, fetched = match.demand, match.again, match.fetched
-        if fetched is not None:
-            shares = shares - fetched
-    prefillers = group.prefillers
-    if prefillers is not None and "fit_prefill" in group.parts.points:
-        at, tokens = prefillers.slots, by_model[table.model_id[prefillers.slots]]
-        fits = chooser.plugins.fit(group.parts, "fit_prefill", request, at, tokens)
-        prefillers = prefillers if fits is None else prefillers.only(fits)
-    if len(slots) < 2 and prefillers is None:
-        demand = again = None  # nothing to compare
-    apart = None
-    if prefillers is not None:
-        places = prefillers.slots
-        at, itself = table.model_id[places], table.in_flight[places] - table.visiting[places]
-        apart = Apart(
-            rule=settings.apart,
-            least_tokens=settings.apart_tokens,
-            transfer_s_per_token=1.0 / settings.transfer_tokens_per_s,
-            of=prefillers,
-            tokens=by_model[at],
-            cached_tokens=shares[places] * by_model[at],
-            seconds_per_token=known.seconds_per_token[at],
-            decoding=np.where(table.takes[places], np.maximum(itself, 0.0), 0.0),
-            again=None if again is None else again[places],
-        )
-    tokens = by_model[own_id]
-    cached_tokens = shares[slots] * tokens
-    fetched_tokens = None if fetched is None else fetched[slots] * tokens
-    again, chains = None if again is None else again[slots], {}
-    if group.plain is not None and match is not None and prefixes is not None:
-        columns = tokens, cached_tokens, fetched_tokens, again
-        try:
-            chains = _own_prefixes(prefixes, table, request, group, by_model, columns, now)
-        except Exception:  # noqa: BLE001
-            reason = chooser.degraded.degraded("prefixes")
-    wrong_s, asks_again = request.wrong_answer_s, request.retries or bool(request.tried)
-    if wrong_s is None and is_open and not asks_again:
-        wrong_s = settings.wrong_answer_s
-    likely = known.probability if wrong_s is None or known.sure is None else known.sure
-    p, evidence, some = likely[judged], known.evidence[judged], np.count_nonzero
-    reported = None if known.reported is None else known.reported[judged]
-    times_tried, sampled = np.zeros(len(slots)), None
-    if tried:
-        times_tried = _times_tried(table.judged, tried)[model_id]
-        if known.repeats is not None:  # where nothing is known of a model, another is tried
-            sampled = (evidence if reported is None else evidence + reported) > 0.0
-            fixed = [number for number, mode in table.modes.items() if mode.reproducible]
-            sampled &= ~np.isin(model_id, fixed)
-            p = p * np.where(sampled, known.repeats[judged], 1.0) ** times_tried
-    is_known = tried or some(evidence)
-    if not is_known and len(models) > 1:
-        is_known = np.maximum.reduce(p) > np.minimum.reduce(p)
-    in_flight, queued_tokens = table.in_flight[slots], table.queued_tokens[slots]
-    wire_s = group.wire_s
-    if request.body_bytes > FIRST_FLIGHT_BYTES:
-        rounds = (1 + request.body_bytes // FIRST_FLIGHT_BYTES).bit_length()
-        wire_s = wire_s + (rounds - 1) * group.rtt_s
-    tpot_s = request.tpot_objective_s
-    if tpot_s is None and (by_name := settings.tpot_objectives_s):
-        tpot_s = by_name.get(request.objective, by_name.get(request.model))
-    if wrong_s is not None:  # what one client would wait: all in flight there wait as well
-        wrong_s /= 1.0 + float(np.add.reduce(in_flight)) / len(slots)
     view = View(
         request=request,
         now=now,
@@ -143,74 +65,173 @@ def view_of(
         slots=slots,
         judged=table.judged,
         model_id=model_id,
-        tokens=tokens,
-        cached_tokens=cached_tokens,
-        queued_tokens=queued_tokens,
-        in_flight=in_flight,
+        tokens=by_model[own_id],
+        cached_tokens=np.zeros(len(slots)),
+        queued_tokens=table.queued_tokens[slots],
+        in_flight=table.in_flight[slots],
         rtt_s=group.rtt_s,
-        wire_s=wire_s,
-        probability=p,
-        evidence=evidence,
+        wire_s=_wire_s(request, group) if request.body_bytes > FIRST_FLIGHT_BYTES else group.wire_s,
+        probability=known.probability[judged],
+        evidence=known.evidence[judged],
         seconds_per_token=known.seconds_per_token[own_id],
         base_s=known.base_s[model_id],
-        times_tried=times_tried,
+        times_tried=np.zeros(len(slots)),
         cell=known.cell,
-        wrong_s=wrong_s,
-        tpot_objective_s=tpot_s,
+        tpot_objective_s=request.tpot_objective_s,
         engines=chooser.engines,
         parts=NO_PARTS,
-        demand=demand,
-        again=again,
-        apart=apart,
         published=None if known.published is None else known.published[judged],
-        reported=reported,
-        answers=standing.answers,
-        knows_outcomes=bool(is_known or (reported is not None and some(reported))),
-        chain=chain,
-        chains=chains,
-        fetched_tokens=fetched_tokens,
-        left_tokens=None if match is None or match.left is None else match.left[slots] * tokens,
-        sampled=sampled,
+        reported=None if known.reported is None else known.reported[judged],
+        answers=group.standing.answers,
     )
+    if view.tpot_objective_s is None and (by_name := chooser.settings.tpot_objectives_s):
+        view.tpot_objective_s = by_name.get(request.objective, by_name.get(request.model))
+    _judge(view, known, judged, tried, wrong_s=_wrong_s(chooser.settings, view, group))
+    if match is not None:
+        _match(view, match)
+    if group.prefillers is not None:
+        view.apart = _apart(chooser, group, view, known, by_model, match)
+    if len(slots) < 2 and view.apart is None:
+        view.demand = view.again = None  # nothing to compare
+    if group.plain is not None and match is not None and prefixes is not None:
+        try:
+            _match_modes(prefixes, view, group, by_model)
+        except Exception:  # noqa: BLE001
+            reason = chooser.degraded.degraded("prefixes")
     if reason and group.plain is not None:  # nothing is known of modes then
         plain = replace(group.plain, prefillers=group.prefillers and group.plain.prefillers)
         return view_of(chooser, request, tried, plain, special, now)
     if group.parts or special:
-        parts = Parts([*group.parts.items(), *special.items()]) if special else group.parts
-        view.parts = parts
-        if "prescore" in parts.points:
-            prescore(view, parts, group, match)
+        view.parts = Parts([*group.parts.items(), *special.items()]) if special else group.parts
+        if "prescore" in view.parts.points:
+            prescore(view, view.parts, group, match)
     return group, view, by_model, reason
 
 
-def _own_prefixes(
-    prefixes: PrefixBeliefs,
-    table: EndpointTable,
-    request: Request,
-    group: Group,
-    by_model: Floats,
-    columns: tuple[Floats, Floats, Floats | None, Floats | None],
-    now: float,
-) -> dict[int, Chain]:
-    """Look up the prompts of modes that begin differently; return their chains.
+def _assessed(
+    chooser: Chooser, request: Request, tried: Sequence[str], group: Group, now: float
+) -> tuple[Assessment, Slots, str]:
+    """Return what is known of the models, each candidate's place there, and a reason code."""
+    models: Sequence[str] = chooser.table.judged
+    judged, reason = group.model_id, ""
+    if group.weights and (request.model in chooser.settings.aliases or group.plain is not None):
+        models, judged = _judged(chooser, request, group.slots, judged)
+    try:
+        known = chooser.assessor.assess(request, models, tried, now)
+    except Exception:  # noqa: BLE001 - guarded inline: the guard is a call
+        reason = chooser.degraded.degraded("assessor")
+        known = _PLAIN_ASSESSOR.assess(request, models, tried, now)
+    return known, judged, reason
 
-    `columns` has the tokens, the cached and fetched ones and `View.again` of the candidates, and is
-    corrected for those in such modes.
-    """
-    (tokens, cached_tokens, fetched_tokens, again), chains = columns, {}
+
+def _wire_s(request: Request, group: Group) -> Floats:
+    """Return `View.wire_s` of a body that TCP sends in several round trips."""
+    rounds = (1 + request.body_bytes // FIRST_FLIGHT_BYTES).bit_length()
+    return group.wire_s + (rounds - 1) * group.rtt_s
+
+
+def _wrong_s(settings: DirectorSettings, view: View, group: Group) -> float | None:
+    """Return `View.wrong_s`."""
+    request = view.request
+    wrong_s, asks_again = request.wrong_answer_s, request.retries or bool(request.tried)
+    is_open = request.model in settings.aliases or group.plain is not None
+    if wrong_s is None and is_open and not asks_again:
+        wrong_s = settings.wrong_answer_s
+    if wrong_s is not None:  # what one client would wait: all in flight there wait as well
+        wrong_s /= 1.0 + float(np.add.reduce(view.in_flight)) / len(view.slots)
+    return wrong_s
+
+
+def _judge(
+    view: View,
+    known: Assessment,
+    judged: Slots,
+    tried: Sequence[str],
+    *,
+    wrong_s: float | None,
+) -> None:
+    """Set what a wrong answer costs, P(correct) given the models tried, and how sure it is."""
+    view.wrong_s, evidence, reported = wrong_s, view.evidence, view.reported
+    if wrong_s is not None and known.sure is not None:
+        view.probability = known.sure[judged]
+    p, some = view.probability, np.count_nonzero
+    if tried:
+        view.times_tried = _times_tried(view.judged, tried)[view.model_id]
+        if known.repeats is not None:  # where nothing is known of a model, another is tried
+            modes = view.table.modes.items()
+            fixed = [number for number, mode in modes if mode.reproducible]
+            sampled = (evidence if reported is None else evidence + reported) > 0.0
+            view.sampled = sampled = sampled & ~np.isin(view.model_id, fixed)
+            view.probability = p * np.where(sampled, known.repeats[judged], 1.0) ** view.times_tried
+    is_known = tried or some(evidence) or (reported is not None and some(reported))
+    if not is_known and len(known.tokens) > 1:
+        is_known = np.maximum.reduce(p) > np.minimum.reduce(p)
+    view.knows_outcomes = bool(is_known)
+
+
+def _match(view: View, match: PrefixMatch) -> None:
+    """Set what is believed of the candidates' caches."""
+    slots, tokens, shares = view.slots, view.tokens, match.shares
+    if match.fetched is not None:
+        shares = shares - match.fetched
+        view.fetched_tokens = match.fetched[slots] * tokens
+    view.cached_tokens = shares[slots] * tokens
+    if match.left is not None:
+        view.left_tokens = match.left[slots] * tokens
+    view.chain, view.demand = match.chain, match.demand
+    view.again = None if match.again is None else match.again[slots]
+
+
+def _apart(
+    chooser: Chooser,
+    group: Group,
+    view: View,
+    known: Assessment,
+    by_model: Floats,
+    match: PrefixMatch | None,
+) -> Apart | None:
+    """Return the endpoints that may prefill the prompt for a candidate; None if there are none."""
+    table, settings, prefillers = chooser.table, chooser.settings, group.prefillers
+    if prefillers is not None and "fit_prefill" in group.parts.points:
+        slots, tokens = prefillers.slots, by_model[table.model_id[prefillers.slots]]
+        fits = chooser.plugins.fit(group.parts, "fit_prefill", view.request, slots, tokens)
+        prefillers = prefillers if fits is None else prefillers.only(fits)
+    if prefillers is None:
+        return None
+    slots, shares, again = prefillers.slots, np.zeros(table.capacity), None
+    if match is not None:
+        shares = match.shares if match.fetched is None else match.shares - match.fetched
+        again = None if match.again is None else match.again[slots]
+    at, itself = table.model_id[slots], table.in_flight[slots] - table.visiting[slots]
+    return Apart(
+        rule=settings.apart,
+        least_tokens=settings.apart_tokens,
+        transfer_s_per_token=1.0 / settings.transfer_tokens_per_s,
+        of=prefillers,
+        tokens=by_model[at],
+        cached_tokens=shares[slots] * by_model[at],
+        seconds_per_token=known.seconds_per_token[at],
+        decoding=np.where(table.takes[slots], np.maximum(itself, 0.0), 0.0),
+        again=again,
+    )
+
+
+def _match_modes(prefixes: PrefixBeliefs, view: View, group: Group, by_model: Floats) -> None:
+    """Correct what is believed of caches for the modes in which prompts begin differently."""
+    table, view.chains = view.table, {}
     for model_id, mode in table.modes.items():
         at = np.flatnonzero(group.model_id == model_id)
         if mode.own_prefix and len(at):
-            slots = group.slots[at]
-            match = prefixes.look_up(request, mode.name, table.models, by_model, now)
-            fetched = np.zeros(table.capacity) if match.fetched is None else match.fetched
-            cached_tokens[at] = (match.shares - fetched)[slots] * tokens[at]
-            if fetched_tokens is not None:
-                fetched_tokens[at] = fetched[slots] * tokens[at]
-            if again is not None:
-                again[at] = 0.0 if match.again is None else match.again[slots]
-            chains[model_id] = match.chain
-    return chains
+            of = prefixes.look_up(view.request, mode.name, table.models, by_model, view.now)
+            slots, fetched = group.slots[at], np.zeros(table.capacity)
+            if of.fetched is not None:
+                fetched = of.fetched
+            view.cached_tokens[at] = (of.shares - fetched)[slots] * view.tokens[at]
+            if view.fetched_tokens is not None:
+                view.fetched_tokens[at] = fetched[slots] * view.tokens[at]
+            if view.again is not None:
+                view.again[at] = 0.0 if of.again is None else of.again[slots]
+            view.chains = {**view.chains, model_id: of.chain}
 
 
 def _judged(
