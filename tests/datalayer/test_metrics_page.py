@@ -72,6 +72,37 @@ def test_data_parallel_ranks_are_summed_and_their_usage_averaged() -> None:
     assert reading.prefix_hits_tokens == 3 * 5888
 
 
+@given(
+    said=st.lists(
+        st.lists(st.sampled_from([0.0, 0.25, 0.5, math.nan]), min_size=1, max_size=6),
+        min_size=1,
+        max_size=3,
+    ),
+    random=st.randoms(use_true_random=False),
+)
+@settings(max_examples=examples(50), deadline=None)
+def test_an_engine_that_several_processes_report_counts_once(said, random) -> None:
+    """Each writes what it heard last, most of them nothing (vllm-project/vllm#28792)."""
+    ranks = []
+    for rank, values in enumerate(said):
+        copies = [
+            line.replace("} ", f',pid="{70 + process}"}} ')
+            for process, value in enumerate(values)
+            for line in VLLM.replace('engine="0"', f'engine="{rank}"')
+            .replace(" 0.25", f" {value}")
+            .replace(" 3.0", f" {4 * value}")
+            .splitlines()
+        ]
+        random.shuffle(copies)
+        ranks.append("\n".join([*copies, ""]))
+    reading = page(merged(*ranks))
+    known = [max((v for v in values if v == v), default=math.nan) for values in said]
+    assert same(reading.kv_usage, sum(known) / len(known))
+    assert same(reading.running, 4 * sum(known))
+    assert reading.capacity_tokens == 1048576 * len(said)
+    assert reading.prefix_queries_tokens == 6000 * len(said)
+
+
 def test_an_sglang_page_is_read_once_for_each_tensor_parallel_group() -> None:
     labels = 'engine_type="unified",model_name="m",tp_rank="0"'
     text = "".join(

@@ -179,7 +179,7 @@ _Sample = tuple[bytes, float]
 _LINE = re.compile(rb"(?=[{ ])(?>(.*\})?)[^\S\n]*+(\S*+).*+\n")
 """Matches a sample after its name, in linear time. A label's value may have spaces and braces, but
 nothing after the labels does; the last line of a truncated page may have half a number."""
-_RANKS = re.compile(rb'[{,](?:tp_rank|pp_rank|moe_ep_rank|priority)="[^"]*"')
+_RANKS = re.compile(rb'[{,](?:tp_rank|pp_rank|moe_ep_rank|priority|pid)="[^"]*"')
 
 
 class Counters(NamedTuple):
@@ -370,24 +370,28 @@ def _samples(page: bytes, name: bytes) -> list[_Sample]:
             start = line.end() if page.startswith(name, line.end()) else -1
         else:
             start = -1 if found else page.find(name, after)
-    return _once(found) if any(b'tp_rank="' in labels for labels, _ in found) else found
+    again = any(b'tp_rank="' in labels or b'pid="' in labels for labels, _ in found)
+    return _once(found) if again else found
 
 
 def _once(samples: list[_Sample]) -> list[_Sample]:
     """Return one sample per group of schedulers, since a group shares a queue.
 
     With data-parallel attention each group has a `dp_rank`, and `tp_rank` is numbered across all
-    groups. The total over all priorities has an empty `priority`.
+    groups. The total over all priorities has an empty `priority`. Of processes that each wrote what
+    they last heard of one engine (`pid`), most lag behind, so the highest value counts.
     """
     first: dict[bytes, _Sample] = {}
-    for sample in sorted(samples, key=lambda sample: _order(sample[0])):
+    for sample in sorted(samples, key=_order):
         first.setdefault(_RANKS.sub(b"", sample[0]), sample)
     return list(first.values())
 
 
-def _order(labels: bytes) -> tuple[bytes, int, bytes, int, bytes]:
+def _order(sample: _Sample) -> tuple[bytes, int, bytes, int, bytes, bool, float]:
+    labels, value = sample
     stage, rank = _label(labels, b"pp_rank"), _label(labels, b"tp_rank")
-    return _label(labels, b"priority"), len(stage), stage, len(rank), rank
+    of = _label(labels, b"priority"), len(stage), stage, len(rank), rank
+    return *of, value != value, -value
 
 
 def _label(labels: bytes, name: bytes) -> bytes:
