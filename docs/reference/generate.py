@@ -69,8 +69,8 @@ code by `python docs/reference/generate.py`.
 
 The values of labels come from the settings, from the endpoints or from short fixed lists, with one
 bounded exception: `task` is the value of a client's x-laar-task (64 names, `other` for the rest).
-So the number of series grows only with endpoints and models. A reading that is not known is NaN,
-never 0.
+So the number of series grows only with endpoints and models. A reading that is not known has no
+series, and is never 0.
 
 | metric | kind | labels | what it is |
 | --- | --- | --- | --- |

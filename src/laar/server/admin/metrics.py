@@ -67,6 +67,8 @@ def metrics_page(picker: Picker, *, open_metrics: bool = False) -> bytes:
         lines.append(f"# HELP {name} {metric.help}\n# TYPE {name} {metric.kind}\n")
         read = _read(scrape, metric.path) if metric.path else scrape.of_plugins.get(metric.name, ())
         for key, value in read:
+            if value != value:  # unknown; NaN would spoil the sum over all endpoints
+                continue
             lines += _lines(metric, (key,) if isinstance(key, str) else key, value)
     return "".join(lines).encode()
 
@@ -107,9 +109,7 @@ def _escaped(value: str) -> str:
 
 
 def _number(value: float) -> str:
-    if math.isfinite(value):
-        return repr(float(value))
-    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+    return repr(float(value)) if math.isfinite(value) else "+Inf" if value > 0 else "-Inf"
 
 
 class _Scrape:
