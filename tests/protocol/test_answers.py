@@ -1,5 +1,8 @@
 """The usage in an answer is read, and names are restored, for any split into chunks."""
 
+import gzip
+import zlib
+
 import orjson
 import pytest
 from hypothesis import given
@@ -7,6 +10,7 @@ from hypothesis import strategies as st
 
 from laar.core.request import Api
 from laar.errors import RequestError
+from laar.health import GOOD, Kind
 from laar.protocol.answers import (
     MAX_ANSWER_BYTES,
     AnswerReader,
@@ -47,13 +51,36 @@ def test_values_that_no_engine_writes_do_not_fail_the_reader(choice):
     assert reader.usage == Usage(5)
 
 
-@given(st.lists(st.integers(0, 10_000), max_size=8))
-def test_usage_is_the_same_for_any_split_of_a_stream(places):
-    reader = AnswerReader(events=True)
-    for piece in cut(EVENTS, places):
-        reader.feed(piece)
-    reader.end()
-    assert reader.usage == Usage(12, 3, 8)
+@given(
+    st.lists(st.integers(0, 10_000), max_size=8),
+    st.sampled_from([bytes, gzip.compress, zlib.compress]),
+)
+def test_usage_is_the_same_for_any_split_of_a_stream_however_it_is_compressed(places, compress):
+    reader = AnswerReader(events=True, compressed=compress is not bytes, api=Api.CHAT)
+    for piece in cut(compress(EVENTS), places):
+        if not reader.put_by(piece):
+            reader.feed(piece)
+    found = reader.end()
+    assert (reader.usage, found and found.found) == (Usage(12, 3, 8), GOOD)
+
+
+@pytest.mark.parametrize("events", [False, True])
+@pytest.mark.parametrize("asked", [False, True])
+def test_what_cannot_be_decompressed_is_a_failure_unless_the_client_asked_for_it(events, asked):
+    reader = AnswerReader(events=events, compressed=True, asked=asked, api=Api.CHAT)
+    found = [reader.feed(b"\x1b\x0b of brotli"), reader.feed(b"more"), reader.end()]
+    assert [each.found for each in found if each] == [GOOD if asked else Kind.UNREADABLE]
+
+
+@pytest.mark.parametrize("events", [False, True])
+def test_an_answer_that_grows_too_much_is_read_no_further_and_no_failure(events):
+    reader = AnswerReader(events=events, compressed=True, api=Api.CHAT)
+    size = 32 << 20
+    bomb = gzip.compress(EVENTS + b" " * size)
+    found = [reader.feed(bomb[at : at + 1000]) for at in range(0, len(bomb), 1000)]
+    found.append(reader.end())
+    assert [each.found for each in found if each] == [GOOD]
+    assert size + reader._room_bytes > size / 2  # most of it was never made
 
 
 @pytest.mark.parametrize(

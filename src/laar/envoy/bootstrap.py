@@ -78,6 +78,8 @@ _HEADING = "# Rendered by `laar envoy`; change the options it was rendered with,
 
 _LISTENER = "x-envoy-listener"
 """Request header for routes only: the address of the listener that the request came to."""
+_EARLY = {_LISTENER: "%DOWNSTREAM_LOCAL_ADDRESS%", **dict([names.UNCOMPRESSED])}
+"""Request headers that Envoy sets before it looks for a route."""
 _IS_HEDGE = "x-envoy-is-timeout-retry"
 """Envoy's request header: whether the last attempt was made while another is open."""
 _ID = "%REQ(X-REQUEST-ID)%"
@@ -140,7 +142,7 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
         early_changes=[
             *({"remove": name} for name in sorted(_not_for(shape, options))),
             _part("removed_headers", pattern=header_pattern()),
-            *({"append": each} for each in _set({_LISTENER: "%DOWNSTREAM_LOCAL_ADDRESS%"})),
+            *({"append": each} for each in _set(_EARLY)),
         ],
         control_headers=[
             {"remove": name}
@@ -285,7 +287,7 @@ def _not_for(shape: Shape, options: BootstrapOptions) -> frozenset[str]:
         trusted = shape == "sidecar"
     never = {
         *(names.DESTINATION, names.SERVED, names.SUBSET, names.PRIORITY, _IS_HEDGE),
-        *(names.ACCEPT_ENCODING, *names.RETRY_HEADERS),
+        *names.RETRY_HEADERS,
     }
     if trusted:
         return frozenset(never)

@@ -7,8 +7,10 @@ values that can't be read stay unknown.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +27,8 @@ from laar.protocol.usefulness import Usefulness
 
 MAX_ANSWER_BYTES = 1 << 20
 """Maximum size of a JSON answer, or of a line of an event stream, that is buffered for reading."""
+_MOST_INFLATED = 64
+"""Bytes to which a compressed byte may grow on average, beyond the above; events grow 40-fold."""
 
 _ERROR_TYPES = {
     401: "authentication_error",
@@ -118,6 +122,8 @@ class AnswerReader:
         api: format of the request.
         claims: the media type, if it is not that of the stream which the client asked for. Clients'
             libraries do not look at it, so only what arrives shows whether it is a stream.
+        compressed: the body has a content encoding. Of those, gzip and zlib's are read.
+        asked: the client may have asked for it, so an encoding that can't be read is no fault.
     """
 
     def __init__(
@@ -128,6 +134,8 @@ class AnswerReader:
         status: int = 200,
         api: Api = Api.OPAQUE,
         claims: str = "",
+        compressed: bool = False,
+        asked: bool = False,
     ) -> None:
         self._events = events
         self._claims = claims
@@ -139,6 +147,11 @@ class AnswerReader:
         self._looked_at: list[int] = [0, 0]  # events examined, and their bytes
         self._is_judged = self._use.found is not None
         self._kept = bytearray()
+        self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress if compressed else None
+        self._room_bytes = MAX_ANSWER_BYTES
+        self._undecoded: Kind | str = GOOD if asked else Kind.UNREADABLE
+        self.rest = b"" if compressed else b"\n"
+        """What to feed in order to read what was put by; empty if nothing ever is."""
         self._is_begun = self._too_long = False
         self._is_error = False
         self.has_ended = False  # whether a stream's last event was read; clients may then close
@@ -164,7 +177,7 @@ class AnswerReader:
         """
         kept, begun = self._kept, self.said and (self._is_judged or self._use.is_begun)
         split = self._sse.kept or self._sse.after_cr
-        can_wait = self._events and begun and not self._wants_id and not split
+        can_wait = self._events and begun and self.rest and not self._wants_id and not split
         whole = chunk[-1:] == b"\n" and (not kept or kept[-1:] == b"\n")
         fits = len(kept) + len(chunk) <= _BATCH_BYTES
         if not (can_wait and whole and fits) or b"error" in chunk or _REASON.search(chunk):
@@ -178,6 +191,8 @@ class AnswerReader:
         Return what it shows about the endpoint: an error or a judgment of the answer, once each.
         """
         self._is_begun = self._is_begun or bool(chunk)
+        if self._inflate is not None:
+            chunk = self._inflated(chunk)
         if self._events is None:
             chunk = bytes(self._kept) + chunk
             self._kept.clear()
@@ -210,6 +225,21 @@ class AnswerReader:
             self._too_long = self.said = True
             kept.clear()
         return error if self._is_judged else error or self._judged()
+
+    def _inflated(self, chunk: bytes) -> bytes:
+        """Return a decompressed chunk; read no more once that fails, or becomes too long."""
+        if self._inflate is None or self._too_long:
+            return b""
+        found = self._undecoded
+        with contextlib.suppress(zlib.error):
+            self._room_bytes += _MOST_INFLATED * len(chunk)
+            inflated = self._inflate(chunk, self._room_bytes + 1)
+            self._room_bytes -= len(inflated)
+            if self._room_bytes >= 0:
+                return inflated
+            found = GOOD
+        self._too_long, self._use.found = True, self._use.found or found
+        return b""
 
     def end(self) -> Reply | None:
         """Handle the end of the body; return what it shows about the endpoint, if that is new."""

@@ -114,8 +114,8 @@ TICKET = "x-laar-ticket"
 """Set with the destination for gateways other than laar's own, which may ask several times for one
 request: a later question carries it. Nobody can guess it, and it is void once the answer begins."""
 
-ACCEPT_ENCODING = "accept-encoding"
-"""Removed from requests whose answers laar may read: it cannot read compressed ones."""
+UNCOMPRESSED = ("accept-encoding", "identity")
+"""Header of requests whose answers laar may read. Without it, engines may compress them."""
 
 PATH = "x-laar-path"
 """Metadata key: the path without query, for an engine with a different base path."""

@@ -69,27 +69,26 @@ class Answer:
             self._refusal = reply
         # Clients read a stream whatever its type; only a page for people can't be one.
         is_json = "json" in event.media_type
-        claims = event.media_type if request.stream and is_json and not event.encoded else ""
+        claims = event.media_type if request.stream and is_json else ""
         if request.api is Api.OPAQUE or not self.accepted:
             pass
         elif event.end:
             reply = Reply(status=event.status, found=Kind.EMPTY)
         elif flaw_of_type(event.media_type, request.api, stream=request.stream) and not claims:
             reply = Reply(status=event.status, found=Kind.TYPE, detail=event.media_type)
-        elif event.encoded:  # unasked: its request had no accept-encoding
-            found = GOOD if request.shadow or request.prefill_in_place else Kind.UNREADABLE
-            reply = Reply(status=event.status, found=found)
         self._is_read = read
         self._error = reply.found is not None and reply.found is not GOOD
         if read:
             is_known = reply.found is not None or not self.accepted
             is_open = not event.streamed and (claims or not event.media_type)
             self._reader = AnswerReader(
-                events=None if is_open else event.streamed and not event.encoded,
+                events=None if is_open else event.streamed,
                 claims=claims,
                 stored=stored,
                 status=event.status,
                 api=Api.OPAQUE if is_known else request.api,
+                compressed=event.encoded,
+                asked=request.shadow or request.prefill_in_place,  # with the client's own headers
             )
         return None if self._refusal is not None else reply
 
@@ -147,7 +146,7 @@ class Answer:
         reader, said_at, begun = self._reader, self._said_at, self._progress_at >= 0.0
         if reader is not None and not self.complete:
             self._progress_at = now  # what waited arrived earlier
-            self.read(decision, b"\n", now, recorder, end=False)
+            self.read(decision, reader.rest, now, recorder, end=False)
             self.complete = reader.has_ended
         cause = "complete"
         if self._unanswered:

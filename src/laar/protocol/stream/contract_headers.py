@@ -90,7 +90,7 @@ def change_headers(
     """Set the request's headers that carry the decision, and remove the client's control headers.
 
     Gateways other than laar's own may match routes by headers for the picker, so these stay. If
-    laar `may_read` the answer, the endpoint must not compress it. If no header may name the
+    laar `may_read` the answer, the endpoint should not compress it. If no header may name the
     destination, only metadata does; the client's own is overwritten.
     """
     changes = decided.set_headers
@@ -105,8 +105,10 @@ def change_headers(
     if not is_own:
         kept |= names.CONTROL_HEADERS
     decided.remove_headers = tuple(name for name in head.control if name not in kept)
-    if may_read:
-        decided.remove_headers += (names.ACCEPT_ENCODING,)
+    if may_read and may_add:
+        changes.append(names.UNCOMPRESSED)
+    elif may_read:
+        decided.remove_headers += names.UNCOMPRESSED[:1]
 
 
 def refusal(error: RequestError, request_id: str, decision_id: str = "") -> Immediate:
