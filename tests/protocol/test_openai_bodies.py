@@ -2,6 +2,7 @@
 
 import base64
 import json
+import random
 import zlib
 
 import orjson
@@ -12,9 +13,10 @@ from hypothesis import strategies as st
 from laar.core.request import Api
 from laar.errors import RequestError
 from laar.prefix.templates import Template
-from laar.protocol.openai import Body, read_body
+from laar.protocol.openai import read_body
 from laar.protocol.paths import api_of, model_of
 from laar.protocol.splice import splice_model
+from laar.protocol.urls import is_data
 from support.exploring import examples
 
 KEYS = st.text(min_size=0, max_size=6) | st.sampled_from(["model", "messages", 'mo"del', "\\model"])
@@ -256,22 +258,80 @@ def test_reasoning_is_in_the_prompt_until_the_user_asks_again(api):
         assert "\x1d" not in prompt  # nothing is taken for an image
 
 
-DATA = "A" * 1_000_000
-IMAGE_ITEMS = [
-    {"type": "function_call_output", "call_id": "x", "output": [{"image_url": DATA}]},
-    {"type": "computer_call_output", "output": {"type": "screenshot", "image_url": DATA}},
-    {"type": "image_generation_call", "id": "x", "result": DATA},
-]
+BYTES = st.integers(2_000, 20_000).map(lambda size: random.Random(size).randbytes(size))
+DATA = st.builds(
+    lambda begin, write, data: begin + write(data).decode(),
+    st.sampled_from(["", "data:image/png;base64,", "data:audio/wav;base64,", "data:;base64,"]),
+    st.sampled_from([base64.b64encode, base64.urlsafe_b64encode, base64.encodebytes]),
+    BYTES,
+)
+SAID = ["a", "wren", "sang", "é", "\n", "of", "12"]
+WORDS = st.integers(400, 4000).map(
+    lambda count: " ".join(random.Random(count).choices(SAID, k=count))
+)
+NAMES = st.sampled_from(
+    ["call", "output", "result", "url", "data", "source", "part", "image", "log", "x"]
+)
+NESTED = st.recursive(
+    st.just("HERE"),
+    lambda inner: (
+        st.builds(lambda name, of: {name: of}, NAMES, inner) | st.builds(lambda of: [of], inner)
+    ),
+    max_leaves=3,
+)
 
 
-@pytest.mark.parametrize("item", IMAGE_ITEMS, ids=lambda item: item["type"])
-def test_an_image_inside_an_item_is_not_text(item):
-    def read(data: str) -> Body:
-        text = orjson.dumps({"model": "m", "input": [item]}).decode().replace(DATA, data)
-        return read_body(Api.RESPONSES, text.encode())
+@given(DATA, WORDS, NESTED, st.sampled_from(["image_generation", "code_interpreter", "new"]))
+@settings(max_examples=examples(100), deadline=None)
+def test_what_is_data_in_an_item_counts_as_a_medium_and_all_else_as_text(data, words, form, kind):
+    def read(said):
+        form_of = orjson.loads(orjson.dumps(form).replace(b'"HERE"', orjson.dumps(said)))
+        item = {"type": f"{kind}_call", "id": "x", "code": "print(1)", "field": form_of}
+        return read_body(Api.RESPONSES, orjson.dumps({"model": "m", "input": [item]}))
 
-    assert read(DATA).chars < 3000  # counts as some hundred tokens
-    assert read(DATA).spans == read(DATA).spans != read(DATA + "A").spans
+    assert read(data).chars < 3000  # counts as some hundred tokens
+    assert read(data).spans == read(data).spans != read(data.replace("A", "B")).spans
+    assert read(words).chars >= len(words)
+
+
+PARTS = {  # of a batch of embeddings, or of what a reranker compares
+    "string": lambda said: said,
+    "text or image": lambda said: {"image" if is_data(said) else "text": said},
+    "content": lambda said: {"content": [PARTS["typed"](said)]},
+    "typed": lambda said: (
+        {"type": "image_url", "image_url": {"url": said}}
+        if is_data(said)
+        else {"type": "text", "text": said}
+    ),
+}
+BATCHES = {
+    "/v1/embeddings": lambda first, rest: {"input": [first, *rest]},
+    "/embed": lambda first, rest: {"inputs": [first, *rest], "truncate": True},
+    "/v2/embed": lambda first, rest: {"texts": [first, *rest], "input_type": "x"},
+    "/v1/rerank": lambda first, rest: {"query": first, "documents": rest, "top_n": 3},
+    "/rerank": lambda first, rest: {"query": first, "texts": rest},
+    "/score": lambda first, rest: {"text_1": first, "text_2": rest},
+    "/v1/score": lambda first, rest: {"query": first, "items": rest},
+}
+
+
+@given(
+    first=DATA | WORDS,
+    rest=st.lists(DATA | WORDS, min_size=1, max_size=4),
+    part=st.sampled_from([*PARTS.values()]),
+    path=st.sampled_from([*BATCHES]),
+)
+@settings(max_examples=examples(150), deadline=None)
+def test_each_prompt_of_a_batch_is_as_long_as_what_an_engine_reads_at_once(first, rest, part, path):
+    """An image is as long as 2,400 characters."""
+    document = BATCHES[path](part(first), [part(each) for each in rest])
+    body = read_body(api_of(path), orjson.dumps({"model": "m", **document}))
+    asked, *sizes = (2400 if is_data(each) else len(each.encode()) for each in (first, *rest))
+    pairs = isinstance(document.get("query", document.get("text_1")), str | dict)
+    longest = asked + max(sizes) if pairs else max(asked, *sizes)
+    # Formats and other short members count as well.
+    assert body.longest_share * body.chars == pytest.approx(longest, rel=0.1, abs=60)
+    assert body.chars == pytest.approx(asked + sum(sizes), rel=0.1, abs=60)
 
 
 @pytest.mark.parametrize("more", [{}, {"prompt": "and a text"}])

@@ -102,9 +102,9 @@ def _address(value: bytes | Raw) -> int:
 
 
 class Cut(str):
-    """Stands for a long string: its digest; `chars` is its length."""
+    """Stands for a long string: its digest; `chars` is its length, `begin` its beginning."""
 
-    chars = 0
+    chars, begin = 0, ""
 
 
 _object, _list = Decoder(dict[str, Raw]).decode, Decoder(list[Raw]).decode
@@ -139,7 +139,7 @@ def parse_in_pieces(text: bytes | memoryview, levels: int = _MAX_LEVELS) -> Any:
     if len(text) <= MAX_AT_ONCE_BYTES:
         return orjson.loads(text)
     found = Cut(xxhash.xxh3_128_hexdigest(text))
-    found.chars = len(text)
+    found.chars, found.begin = len(text), str(text[1:1024], "utf-8", "replace")
     return found
 
 

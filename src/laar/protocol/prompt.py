@@ -1,7 +1,8 @@
 """Extract the texts of a prompt, in the order in which the engine will see them.
 
 Structured parts (tools, call arguments) are kept as JSON; images and other media are replaced by a
-digest. An unknown form is not an error: the prompt is then priced by its length.
+digest, and recognized by their shape, whatever they are called (`laar.protocol.urls`). An unknown
+form is not an error: the prompt is then priced by its length.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from laar.core.request import Api
 from laar.prefix.blocks import MAX_HASHED_BYTES
 from laar.prefix.lengths import DIGEST, FILLER, MESSAGE
 from laar.prefix.templates import TOOLS
-from laar.protocol.urls import unsigned
+from laar.protocol.urls import has_prose, is_data, unsigned, without_data
 
 MAX_SPANS = 20_000
 """Maximum number of texts in a prompt (10 ms of work). A long conversation has a thousand."""
@@ -83,7 +84,20 @@ class Spans:
 
     def json(self, value: object) -> None:
         """Add structured content that engines render into the prompt, such as tool calls."""
-        self.add([self._rendered(value).decode()])
+        self.add([without_data(self._rendered(value), self._digest).decode()])
+
+    def batch(self, entries: list[Any]) -> tuple[int, int]:
+        """Add entries of which each is a prompt; return the bytes of the longest, and of all."""
+        sizes = [0]
+        if len(self.texts) + len(entries) > MAX_SPANS:
+            raise UnknownPromptError
+        for entry in entries:
+            texts = list(self._texts([entry]))
+            if isinstance(entry, str) and is_data(getattr(entry, "begin", entry)):
+                texts = [self._digest(entry.encode(errors="replace"))]
+            self.add(texts)
+            sizes.append(sum(len(text.encode(errors="replace")) for text in texts))
+        return max(sizes), sum(sizes)
 
     def tools(self, value: object) -> None:
         """Add the tool definitions."""
@@ -108,21 +122,31 @@ class Spans:
                         yield from self._texts(nested, level + 1)  # an Anthropic tool_result
                     elif isinstance(thoughts := part.get("thinking"), str):
                         yield _THOUGHTS % thoughts
-                    elif part.get("type") == "tool_use":
-                        yield self._rendered([part.get("name"), part.get("input")]).decode()
+                    elif isinstance(part.get("input"), dict):  # a call of a tool
+                        yield self._rendered([part.get("name"), part["input"]]).decode()
                     else:
-                        self.media += 1
-                        if self.media * _IMAGE_CHARS > MAX_HASHED_BYTES:
-                            raise UnknownPromptError
-                        digest = xxhash.xxh3_128_hexdigest(self._rendered(_identity(part)))
-                        yield f"{DIGEST}{digest}".ljust(_IMAGE_CHARS, FILLER)
+                        before, rendered = self.media, self._rendered(_identity(part))
+                        text = without_data(rendered, self._digest)
+                        if has_prose(text):
+                            yield text.decode()
+                        else:  # a URL or an id
+                            self.media = before
+                            yield self._digest(rendered)
+
+    def _digest(self, medium: bytes) -> str:
+        """Return what stands for a medium."""
+        self.media += 1
+        if self.media * _IMAGE_CHARS > MAX_HASHED_BYTES:
+            raise UnknownPromptError
+        digest = f"{DIGEST}{xxhash.xxh3_128_hexdigest(medium)}"
+        return digest.ljust(_IMAGE_CHARS, FILLER)
 
     def _rendered(self, value: object) -> bytes:
         try:
             return orjson.dumps(value)
         except orjson.JSONEncodeError:  # too deep, or lone surrogates
             try:
-                return json.dumps(value).encode()
+                return json.dumps(value, separators=(",", ":")).encode()
             except RecursionError:  # too deep: treat the prompt as unique
                 return xxhash.xxh3_128_hexdigest(self.body).encode()
 
@@ -206,18 +230,11 @@ def _completions(document: dict[str, Any], spans: Spans) -> None:
         _prompt(document, "prompt", spans)
 
 
-def _embeddings(document: dict[str, Any], spans: Spans) -> None:
-    if "input" in document:
-        _prompt(document, "input", spans)
-    else:  # vLLM's form with chat templates and images
-        _chat(document, spans)
-
-
 def _prompt(document: dict[str, Any], key: str, spans: Spans) -> None:
     prompt = document.get(key)
     if not isinstance(prompt, str | list) or not prompt:
         raise UnknownPromptError
-    if isinstance(prompt, list) and not isinstance(prompt[0], str):
+    if isinstance(prompt, list) and not isinstance(prompt[0], str | dict):
         spans.json(prompt)  # token ids: their digits serve as a prefix, like text
         spans.texts[-1] = spans.texts[-1].removesuffix("]")  # a longer prompt continues here
         rows = prompt if isinstance(prompt[0], list) else [prompt]
@@ -227,12 +244,10 @@ def _prompt(document: dict[str, Any], key: str, spans: Spans) -> None:
             spans.tokens = sum(map(len, rows))
             spans.longest_share = max(map(len, rows)) / max(spans.tokens, 1)
     else:
-        texts = [prompt] if isinstance(prompt, str) else [t for t in prompt if isinstance(t, str)]
-        spans.add(texts)
-        spans.question = texts[-1] if texts else ""
-        if len(texts) > 1:
-            sizes = [len(text.encode(errors="replace")) for text in texts]
-            spans.longest_share = max(sizes) / max(sum(sizes), 1)
+        texts = [prompt] if isinstance(prompt, str) else prompt
+        longest, total = spans.batch(texts)
+        spans.question = texts[-1] if isinstance(texts[-1], str) else ""
+        spans.longest_share = longest / total if total else 1.0
 
 
 def _responses(document: dict[str, Any], spans: Spans) -> None:
@@ -250,29 +265,42 @@ def _responses(document: dict[str, Any], spans: Spans) -> None:
         elif isinstance(item, dict) and "content" in item:
             role = item.get("role") if kind in (None, "message") else kind
             spans.message(role, item["content"])
-        elif kind == "image_generation_call":
-            spans.message(kind, [item])
         elif isinstance(item, dict) and isinstance(output := item.get("output"), list | dict):
             spans.message(kind, output if isinstance(output, list) else [output])  # of a tool
         elif item:
             spans.json(item)
 
 
-_PROMPTS = ("prompt", "text", "input_ids", "input", "inputs", "texts")
+_PROMPTS = ("prompt", "text", "input_ids", "input", "inputs")
 
 
 def _other(document: dict[str, Any], spans: Spans) -> None:
+    found = (key for key in _PROMPTS if isinstance(document.get(key), str | list))
     if isinstance(document.get("messages"), list):
         _chat(document, spans)
+    elif key := next(found, ""):
+        _prompt(document, key, spans)
     else:
-        _prompt(document, next((key for key in _PROMPTS if key in document), ""), spans)
+        _pairs(document, spans)
+
+
+def _pairs(document: dict[str, Any], spans: Spans) -> None:
+    """Read a query and what it is compared with: each entry of a list is a prompt with the rest."""
+    longest = total = 0
+    for name, value in document.items():
+        if name != "model" and isinstance(value, str | dict | list):
+            most, size = spans.batch(value if isinstance(value, list) else [value])
+            longest, total = longest + most, total + size
+    if not total:
+        raise UnknownPromptError
+    spans.longest_share = longest / total
 
 
 READERS: dict[Api, Callable[[dict[str, Any], Spans], None]] = {
     Api.CHAT: _chat,
     Api.MESSAGES: _chat,
     Api.COMPLETIONS: _completions,
-    Api.EMBEDDINGS: _embeddings,
+    Api.EMBEDDINGS: _other,
     Api.RESPONSES: _responses,
     Api.OTHER: _other,
 }

@@ -1,9 +1,17 @@
-"""URLs of images and other media without what signs them, which differs in every turn."""
+"""Tell media from text, by the shape of strings; and URLs of media without what signs them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
+_SHORTEST_DATA = 512
+"""Shortest base64 that counts as data; hashes and tokens are shorter."""
+_BASE64, _END = rb"[A-Za-z0-9+/_=-]", rb"(?:\\r|\r)?+(?:\\n|\n)?+"
+_DATA = re.compile(
+    rb'"(data:[^",\s]{1,256}+,)?+(?:%b{60,}+%b)++%b*+%b"' % (_BASE64, _END, _BASE64, _END)
+)
+_PROSE = re.compile(rb"[ \x80-\xff]|\\n")
 _MAX_CHARS = 8192
 """Maximum length of a URL that is examined; longer ones are kept as they are."""
 
@@ -22,6 +30,32 @@ _SHORT = {
     "oh": re.compile(r"oh|oe"),  # Meta
 }
 """A signature's short name, and the short names of its parameters."""
+
+
+def without_data(text: bytes, stand_in: Callable[[bytes], str]) -> bytes:
+    """Return JSON in which each string that is data, not text, is replaced by what stands for it.
+
+    That is a data URL, or long base64, with or without line ends.
+    """
+
+    def replaced(found: re.Match[bytes]) -> bytes:
+        is_data = found[1] or len(found[0]) >= _SHORTEST_DATA
+        return b'"%b"' % stand_in(found[0]).encode() if is_data else found[0]
+
+    return _DATA.sub(replaced, text)
+
+
+def is_data(text: str) -> bool:
+    """Return whether a string is data."""
+    begin = text[:_SHORTEST_DATA]
+    if " " in begin or not (begin.startswith("data:") or len(begin) == _SHORTEST_DATA):
+        return False
+    return _DATA.fullmatch(b'"%b"' % text.encode("utf-8", "replace")) is not None
+
+
+def has_prose(text: bytes) -> bool:
+    """Return whether JSON without spaces between strings has any text, not just URLs and ids."""
+    return _PROSE.search(text) is not None
 
 
 def unsigned(url: str) -> str:
