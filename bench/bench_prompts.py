@@ -24,7 +24,6 @@ from bench.prompts.templates import TEMPLATES, TITLED, Body
 from laar.context.hook import ContextHook
 from laar.context.settings import ContextSettings
 from laar.context.turn import TurnPlan
-from laar_lab.advice import api_of
 
 LEARNT = 100
 SCORED = 40
@@ -33,6 +32,13 @@ CHUNKS = 60
 DRAWN = 6
 BLOCK_CHARS = 64
 BODIES_OF_A_KIND = 27
+
+
+def api_of(body: dict[str, object]) -> str:
+    """Return the API of a body, by its fields."""
+    if "messages" in body:
+        return "messages" if "system" in body else "chat"
+    return "completions" if "prompt" in body else "responses"
 
 
 def texts(value: object) -> Iterator[str]:

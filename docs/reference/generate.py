@@ -83,7 +83,7 @@ prints the same texts. Exit status 2 means a fault that the user can correct; th
 and the remedy.
 
 `calibrate` and `fit` need the extra `fit`. `demo`, `evaluate`, `race`, `sim-endpoint`, `tune`,
-`up`, `lab` and `context advise` come with laar-lab
+`up` and `lab` come with laar-lab
 (in a clone, `pip install ./engine ./lab`), and are described in `lab/commands.md`.
 """
 
@@ -299,9 +299,9 @@ def lab_page() -> str:
 
 def _commands(path: str, group: typer.Typer, package: str) -> Iterator[str]:
     """A section for each command that a package defines, depth first."""
-    points = installed("".join(f"{word}." for word in path.split()[1:]))
+    points: dict[str, EntryPoint] = {}
     if path == "laar":
-        points = {name: EntryPoint(name, at, GROUP) for name, at in OWN.items()} | points
+        points = {name: EntryPoint(name, at, GROUP) for name, at in OWN.items()} | installed()
     plugins = {name: point.load() for name, point in points.items()}
     commands = list(group.registered_commands)
     groups = [(below.name, below.typer_instance) for below in group.registered_groups]

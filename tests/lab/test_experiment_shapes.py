@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from laar_lab.experiments import all_experiments, modes, wrong_price
+from laar_lab.experiments import all_experiments, wrong_price
 from laar_lab.experiments.laar_ladder import _Run
 from laar_lab.experiments.lookups import CellResult
 from laar_lab.experiments.medha_runs import Latencies
@@ -59,7 +59,6 @@ def invented(kind: Any) -> Any:
             **{n: np.array([RNG.random() + 0.1] * 9) for n in ("ttft_s", "first_s", "tpot_s")},
             is_long=np.arange(9) % 3 == 0,
         ),
-        modes._Run: lambda: modes._Run(restricted=RNG.random(), solved=0.5, by_task=Numbers()),
         wrong_price._Run: lambda: wrong_price._Run(right=RNG.random(), mean_s=1.0 + RNG.random()),
         _Run: lambda: _Run(times=np.array([RNG.random() for _ in range(20)])),
     }
@@ -72,7 +71,7 @@ def sweep(run: Callable[..., Any], cases: Sequence[tuple[Any, ...]], *, label: s
         inspect.signature(run).bind(*case)
         joblib.hash(case)  # the real sweep stores runs under this hash
     kind = get_type_hints(run)["return"]
-    if run.__name__ in ("tuned", "published_climb"):
+    if run.__name__ == "tuned":
         return [{"rtt_weight": 0.3, "queue_weight": 0.2} for _ in cases]
     return [invented(kind) for _ in cases]
 

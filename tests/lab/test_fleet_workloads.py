@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections import Counter, defaultdict
-from itertools import count
+from collections import Counter
 from statistics import mean, median
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from laar_lab.experiments.agents_groups import _Families
 from laar_lab.kv_lookup import queries
 from laar_lab.sim.answers import AccuracySurface, Answerer
-from laar_lab.sim.fleet import Arrival, Prompt, Turn, spread
-from laar_lab.sim.fleet.clock import VirtualClock
+from laar_lab.sim.fleet import Arrival
 from laar_lab.tokens import count_tokens
 from laar_lab.workloads.kv_questions import as_questions
 from laar_lab.workloads.sessions import (
@@ -88,40 +83,6 @@ def test_router_sessions_share_a_system_prompt_and_grow_a_little_each_turn() -> 
     assert mean(growth) == pytest.approx(68 + 8 + 0.3 * 64, abs=8)
     code = mean(s.turns[0].prompt_tokens > 3072 + 768 for s in sessions)
     assert 0.15 <= code <= 0.65
-
-
-def test_groups_have_the_corpus_sizes_and_their_session_waits_for_all_members() -> None:
-    clock = VirtualClock()
-    sessions: dict[str, list[float]] = defaultdict(list)
-    groups: dict[tuple[str, str], dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
-
-    def send(request: Any, arrival: Arrival, ended: Any) -> None:
-        if request.parent:
-            _, _, name = request.session.partition("/")
-            group, member = name.split(".")
-            groups[request.parent, group][member].append((clock.now, arrival.prompt))
-        else:
-            sessions[request.session].append(clock.now)
-        clock.at(clock.now + 1.0, ended, None)
-
-    turn = Turn(prompt=Prompt(prompt_tokens=64, output_tokens=1, blocks=spread(1, 4)))
-    run: Any = SimpleNamespace(fleet=SimpleNamespace(clock=clock), until_s=60_000.0, send=send)
-    run.turns = SimpleNamespace(ended=lambda *_: None)
-    families = _Families(run, ((f"s{n}", iter([turn] * 20)) for n in count()), 1, "")
-    families.begin()
-    clock.run()
-
-    requests = sum(len(sent) for of in groups.values() for sent in of.values())
-    assert 0.4 < requests / (requests + sum(map(len, sessions.values()))) < 0.6
-    sizes = sorted(map(len, groups.values()))
-    assert 5 <= median(sizes) <= 9
-    assert 42 <= np.percentile(sizes, 90) <= 60
-    for (parent, _), members in groups.items():
-        times = [at for sent in members.values() for at, _ in sent]
-        assert not any(min(times) <= at <= max(times) for at in sessions[parent])
-        starts = {tuple(sent[0][1].blocks[:1000]) for sent in members.values()}
-        assert len(starts) == 1
-        assert len({sent[0][1].blocks[1001] for sent in members.values()}) == len(members)
 
 
 def test_lookups_without_text_match_those_with_text() -> None:

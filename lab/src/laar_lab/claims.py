@@ -79,8 +79,9 @@ class Claim:
         family: name shared by claims that are corrected together; `ALONE` for no correction.
         kind: effect beyond which the claim holds in kind; by default, no difference. A level
             without it can't be contradicted.
-        largest: the largest published effect, in this unit. If the whole interval is beyond it, the
-            claim is not reproduced but larger than published: the regime is another.
+        largest: the largest published effect, in this unit; by default, the bound of a ratio or
+            difference that is not just a direction. If the whole interval is beyond it, the claim
+            is not reproduced but larger than published: the regime is another.
         why: the reason, if known, why the result differs from the claim.
     """
 
@@ -104,6 +105,15 @@ class Claim:
             raise ValueError(f"{self.name}: no effect or direction: {self.effect} {self.direction}")
         if self.effect != "every" and self.seeds < _LEAST_SEEDS:
             raise ValueError(f"{self.name}: a test needs {_LEAST_SEEDS} seeds or more")
+
+    @property
+    def most(self) -> float | None:
+        """The largest published effect; None if only a direction was published."""
+        none = _NONE.get(self.effect)
+        if self.largest is not None or none is None or not self.published:
+            return self.largest
+        beyond = self.bound < none if self.direction == "below" else self.bound > none
+        return self.bound if beyond else None
 
     @property
     def begins(self) -> float | None:
@@ -190,7 +200,7 @@ class Judged:
     @property
     def larger(self) -> bool:
         """Whether the claim is shown, with more than the largest published effect."""
-        largest = self.claim.largest
+        largest = self.claim.most
         if self.outcome != "shown" or largest is None:
             return False
         return self.high < largest if self._below else self.low > largest

@@ -11,7 +11,7 @@ import math
 import subprocess
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,7 +45,7 @@ declared before the run:
 
 * **reproduced**: a paper's claim is shown with the required size; **in kind**: only its direction;
 * **contradicted**: the opposite is shown; **not reproduced**: neither is;
-* **larger than published**: shown, but with an interval beyond the largest published figure, so the
+* **larger than published**: shown, with an interval beyond the largest published figure, so the
   simulated fleet is in another regime; `lab/claims.md` has the reason;
 * **shown**, **in kind only**, **refuted**, **not shown**: the same for laar's own claims.
 
@@ -55,7 +55,8 @@ first claim, with its 95 % interval, then that of the first claim that is contra
 seeds, commit, command and, where it is known, the reason why it failed. What the papers have and
 these experiments lack is in [missing](missing.md).
 
-{checked} All experiments together take about {time} on two cores.
+{checked} All experiments together take about {time} on two cores. Those that were retired are in
+`lab/retired/README.md`.
 """
 _CLAIMS = """# Claims
 
@@ -63,7 +64,8 @@ Made by `laar lab results`; do not edit. Each row is a claim of one of the lab's
 counted in `docs/results/index.md`. Intervals are 95 %, paired by seed. Tests are one-sided at 5 %,
 and the claims of an experiment are corrected together by Holm's procedure, except those of
 {alone}, which are tested separately. The effect that seeds can detect is the one shown with a
-probability of 80 %, before that correction. Ratios are geometric means.
+probability of 80 %, before that correction. Ratios are geometric means. What is required is the
+published size where there is one.
 
 `laar lab results --check` repeats the first seed of each stored run. A run names the commit that
 made it, and the later ones that gave the same numbers; **stale** says how many were not the same.
@@ -102,6 +104,7 @@ class Stored:
         date: date of the run, UTC.
         evidence: numbers by seed.
         numbers: numbers of every rival by case and metric, if `evidence` has only the best rivals'.
+        minutes: minutes that a seed took on one core; 0 if that was not measured.
         first: numbers that are different if the first seed runs alone, by claim, part and side; NaN
             for a number that is then missing.
         checked: the last check with later code; None if there was none.
@@ -114,6 +117,7 @@ class Stored:
     date: str
     evidence: Evidence
     numbers: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]] = field(default_factory=dict)
+    minutes: float = 0.0
     first: Mapping[str, float] = field(default_factory=dict)
     checked: Checked | None = None
     repeated: Sequence[str] = ()
@@ -131,6 +135,7 @@ def store(
     report: Report,
     scope: Scope,
     commit: str,
+    minutes: float = 0.0,
 ) -> Stored:
     """Write a run's file.
 
@@ -140,6 +145,7 @@ def store(
         report: what the run reported.
         scope: what was run.
         commit: commit of the code when the run began.
+        minutes: minutes that the run took, times the cores that it used.
     """
     seeds = scope.seeds
     given = "" if scope.data is None else " --data DIR"
@@ -149,6 +155,7 @@ def store(
         + given,
         commit=commit,
         date=datetime.now(UTC).date().isoformat(),
+        minutes=round(minutes / len(seeds), 3),
         evidence={
             claim: {part: Seen(_rounded(s.ours), _rounded(s.theirs)) for part, s in parts.items()}
             for claim, parts in report.evidence.items()
@@ -252,7 +259,7 @@ def index_of(experiments: Mapping[str, Experiment], stored: Mapping[str, Stored]
         counts.update([one.verdict for one in judged] or {"not run yet": len(experiment.claims)})
         rows[_group(experiment)].append(_summary(experiment, run, judged))
     text = [
-        _INDEX.format(checked=_checked(stored), time=_time(experiments)),
+        _INDEX.format(checked=_checked(stored), time=spoken_time(hours(experiments, stored))),
         "| verdict | claims |\n| --- | ---: |",
         *(f"| {verdict} | {count} |" for verdict, count in sorted(counts.items())),
     ]
@@ -269,7 +276,7 @@ _HELD = ("reproduced", "shown")
 def _summary(experiment: Experiment, run: Stored | None, judged: Sequence[Judged]) -> str:
     """Return an experiment's row: claims by verdict, and its figures."""
     if run is None:
-        takes = f"not run yet: needs about {_time({experiment.name: experiment})}"
+        takes = f"not run yet: needs about {spoken_time(experiment.hours(experiment.seeds))}"
         data = "; needs `--data DIR`" if experiment.needs_data else ""
         return _row(experiment.name, experiment.about, takes + data, "")
     names: dict[str, list[str]] = {}
@@ -292,28 +299,18 @@ def _summary(experiment: Experiment, run: Stored | None, judged: Sequence[Judged
 
 def claims_of(experiments: Mapping[str, Experiment], stored: Mapping[str, Stored]) -> str:
     """Return the Markdown of the page with all claims, and the reasons why some failed."""
-    rows: dict[str, list[str]] = {group: [] for group in _GROUPS}
-    notes: dict[str, list[str]] = {group: [] for group in _GROUPS}
-    for experiment in experiments.values():
-        run, group = stored.get(experiment.name), _group(experiment)
-        for row, note in _rows(experiment, run):
-            rows[group].append(row)
-            if note:
-                notes[group].append(note)
-        counted = split(run.numbers) if run else None
-        if counted:
-            notes[group].append(f"* {experiment.name}: {counted}")
     alone = [
         f"`{name}`"
         for name, each in experiments.items()
         if any(claim.family == ALONE for claim in each.claims)
     ]
+    parts: dict[str, list[str]] = {group: [] for group in _GROUPS}
+    for experiment in experiments.values():
+        parts[_group(experiment)] += _section(experiment, stored.get(experiment.name))
     text = [_CLAIMS.format(alone=", ".join(alone))]
-    for group, of_group in rows.items():
+    for group, of_group in parts.items():
         if of_group:
-            text += [f"\n## {group}\n", _COLUMNS, *of_group]
-        if notes[group]:
-            text += ["", *notes[group]]
+            text += [f"\n## {group}", *of_group]
     return "\n".join(text) + "\n"
 
 
@@ -321,8 +318,13 @@ def _group(experiment: Experiment) -> str:
     return next(g for g, begins in _GROUPS.items() if experiment.name.startswith(begins))
 
 
-def _time(experiments: Mapping[str, Experiment]) -> str:
-    return spoken_time(sum(each.hours(each.seeds) for each in experiments.values() if each.claims))
+def hours(experiments: Mapping[str, Experiment], stored: Mapping[str, Stored]) -> float:
+    """Return how long all experiments take on two cores, by measured times where there are any."""
+    found = 0.0
+    for name, each in experiments.items():
+        minutes = stored[name].minutes if name in stored else 0.0
+        found += replace(each, minutes=minutes or each.minutes).hours(each.seeds)
+    return found
 
 
 def _checked(stored: Mapping[str, Stored]) -> str:
@@ -339,30 +341,33 @@ def _checked(stored: Mapping[str, Stored]) -> str:
     )
 
 
-_COLUMNS = (
-    "| claim | published | ours, 95 % interval | required | verdict | seeds | commit, date "
-    "| command |\n| --- | --- | --- | --- | --- | --- | --- | --- |"
-)
+_COLUMNS = "| claim | published | ours | required | verdict |\n| --- | --- | --- | --- | --- |"
 
 
-def _rows(experiment: Experiment, run: Stored | None) -> Iterator[tuple[str, str]]:
-    """Yield each claim's table row, and a note on why it is not shown, if known."""
+def _section(experiment: Experiment, run: Stored | None) -> Iterator[str]:
+    """Yield an experiment's code and command, a row for each claim, and why some are not shown."""
+    made = "not run yet" if run is None else _code_of(run)
+    command = f"laar lab run {experiment.name}" if run is None else run.command
+    yield f"\n### {experiment.name}\n\n{experiment.source}; {made}: `{command}`\n\n{_COLUMNS}"
     if run is None:
-        command = f"`laar lab run {experiment.name}`"
         for claim in experiment.claims:
-            cells = (claim.says, _published(claim), "", _asked(claim), "not run yet")
-            yield _row(*cells, str(claim.seeds), "", command), ""
+            yield _row(claim.says, claim.published, "", _asked(claim), "not run yet")
         return
+    notes: dict[str, list[str]] = {}
     for one in verdicts(experiment, run):
-        where = f", {one.part}" if one.part else ""
-        seen = f"{one.claim.metric}: {one.ours}{where}"
-        if one.power:
+        claim, where = one.claim, f", {one.part}" if one.part else ""
+        seen = f"{claim.metric}: {one.ours}{where}"
+        if one.power and one.outcome == "open":
             seen += f". {one.power}"
-        cells = (one.claim.says, _published(one.claim), seen, _asked(one.claim), one.verdict)
-        note = ""
-        if (one.outcome != "shown" or one.larger) and one.claim.why:
-            note = f"* {experiment.name}, {one.claim.name} ({one.verdict}): {one.claim.why}"
-        yield _row(*cells, str(one.seeds), _code_of(run), f"`{run.command}`"), note
+        verdict = one.verdict.removeprefix("beyond the paper: ")
+        yield _row(claim.says, claim.published, seen, _asked(claim), verdict)
+        if (one.outcome != "shown" or one.larger) and claim.why:
+            notes.setdefault(claim.why, []).append(claim.name)
+    if notes:
+        yield ""
+    yield from (f"* {', '.join(names)}: {why}" for why, names in notes.items())
+    if counted := split(run.numbers):
+        yield f"\n{counted}"
 
 
 def _code_of(run: Stored) -> str:
@@ -373,10 +378,6 @@ def _code_of(run: Stored) -> str:
         differ = f"{checked.differ} of {checked.numbers} numbers"
         text += f"; **stale** since {checked.commit}: {differ} differ"
     return text
-
-
-def _published(claim: Claim) -> str:
-    return f"{claim.published} ({claim.paper})" if claim.paper else ""
 
 
 def _asked(claim: Claim) -> str:

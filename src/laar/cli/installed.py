@@ -1,13 +1,12 @@
 """Find commands by name: laar's own, and those of installed packages such as laar-lab.
 
-Packages provide entry points in the ``laar.commands`` group, named after the command, with dots
-between the words: ``up`` or ``context.advise``. Each refers to a function for Typer or to a
-`typer.Typer`. A command is imported only when run or listed, so the others start no slower.
+Packages provide entry points in the ``laar.commands`` group, named after the command. Each refers
+to a function for Typer or to a `typer.Typer`. A command is imported only when run or listed, so the
+others start no slower.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -31,65 +30,43 @@ OWN = {
     "calibrate": "laar.cli.measuring:calibrate",
     "measure": "laar.cli.measuring:measure",
     "fit": "laar.cli.measuring:fit",
-    "context": "laar.cli.context:app",
 }
 """laar's own commands and where they are defined, in the order of `laar --help`."""
 
-OF_LAB = (
-    *("context.advise", "demo", "evaluate", "lab"),
-    *("race", "sim-endpoint", "tune", "up"),
-)
+OF_LAB = ("demo", "evaluate", "lab", "race", "sim-endpoint", "tune", "up")
 """Commands of laar-lab; if it is missing, they print how to install it."""
 
 
-class InstalledGroup(TyperGroup):
-    """A group with laar's own commands, then those of installed packages."""
-
-    own: Mapping[str, str] = {}
-    """laar's own commands that are imported when needed, in addition to the registered ones."""
-    path = ""
-    """Prefix of the packages' entry point names."""
+class RootGroup(TyperGroup):
+    """A group with laar's own commands, which are imported when needed, then packages' ones."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names in the order of `--help`."""
-        return [*self.own, *super().list_commands(ctx), *installed(self.path)]
+        return [*OWN, *super().list_commands(ctx), *installed()]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command by name; packages can't replace laar's own."""
-        if cmd_name in self.own:
-            return _command(EntryPoint(cmd_name, self.own[cmd_name], GROUP).load(), cmd_name)
+        if cmd_name in OWN:
+            return _command(EntryPoint(cmd_name, OWN[cmd_name], GROUP).load(), cmd_name)
         if (registered := super().get_command(ctx, cmd_name)) is not None:
             return registered
-        point = installed(self.path).get(cmd_name)
+        point = installed().get(cmd_name)
         if point is not None:
             return _load(point, cmd_name)
-        if f"{self.path}{cmd_name}" in OF_LAB:
+        if cmd_name in OF_LAB:
             return _failing(cmd_name, f"this needs the package laar-lab; {install('lab')}")
         return None
 
-
-class RootGroup(InstalledGroup):
-    """The top-level group, which reports the errors of its commands."""
-
-    own = OWN
-
     def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
+        """Run the command, and report its errors."""
         with report_errors():
             return super().invoke(ctx)
 
 
-class ContextGroup(InstalledGroup):
-    """The commands of `laar context`."""
-
-    path = "context."
-
-
-def installed(path: str) -> dict[str, EntryPoint]:
-    """Return the entry points of the commands directly below a path, by name."""
+def installed() -> dict[str, EntryPoint]:
+    """Return the entry points of packages' commands, by name."""
     points = sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value))
-    below = {p.name.removeprefix(path): p for p in points if p.name.startswith(path)}
-    return {name: point for name, point in below.items() if "." not in name}
+    return {point.name: point for point in points}
 
 
 @cache

@@ -61,7 +61,6 @@ def run(scope: Scope) -> Report:
     return Report(
         evidence={
             "prefill": hooked("same documents", "tokens_per_s"),
-            "ttft": hooked("topic", "ttft_s") | hooked("same documents", "ttft_s"),
             "no-overlap": hooked("no overlap", "tokens_per_s"),
         },
     )

@@ -70,7 +70,6 @@ class _Clients:
         self._fleet, self._day = fleet, day
         self._visits = visits(day, generator(seed, "load day"))
         self._sent = 0
-        self.refused = 0
         self.all = Tally()
 
     def begin(self) -> None:
@@ -102,7 +101,6 @@ class _Clients:
             self._next(visit)
 
         def refused(_error: RequestError) -> None:
-            self.refused += 1
             self._next(visit)
 
         self._fleet.enqueue(request_of(self._sent, arrival), turn.prompt, ended, refused)
@@ -135,8 +133,6 @@ def _day(hour_s: float, policy: str, seed: int) -> Numbers:
     clients.begin()
     fleet.clock.run()
     numbers = clients.all.numbers()
-    numbers["failed"] += float(clients.refused)
-    numbers["failed_share"] = numbers["failed"] / max(1.0, numbers["requests"])
     numbers["engine_s"] = sum(fleet.host(name).busy_s for name in names)
     return numbers
 
@@ -164,12 +160,10 @@ def _one(part: str, hour_s: float, policy: str, seed: int) -> Numbers:
 
 
 _CLAIMED = {
-    "ttft-p50": "ttft_p50_s",
     "ttft-p95": "ttft_p95_s",
     "e2e-p95": "e2e_p95_s",
     "hit-rate": "hit_rate",
     "engine-seconds": "engine_s",
-    "failed": "failed_share",
     "endpoints": "endpoints",
 }
 

@@ -1,4 +1,4 @@
-"""The default policy against all baselines: conversations at three loads, and a load without reuse.
+"""The default policy against all baselines: conversations at three loads.
 
 Both sides run with the product's settings. A scrape every second and a probe every five seconds
 favor baselines that rely on scraped numbers (GORGO's proxy scrapes every 30 s). True session
@@ -13,7 +13,6 @@ from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.experiments.gorgo_runs import Run, by_policy, run_all
 from laar_lab.report import Report
-from laar_lab.workloads.sessions import WILDCHAT
 
 _OURS = "laar"
 _LOADS = (1.0, 1.5, 2.0)
@@ -52,15 +51,15 @@ def run(scope: Scope) -> Report:
         runs = by_policy(base, (_OURS, *baselines), scope.seeds)
         results = run_all(runs, f"gorgo-baselines {name}")
         for metric, called in _NAMES.items():
-            evidence[f"{name}-{called.replace(' ', '-').lower()}"] = {
-                other: paired(results[_OURS], results[other], metric) for other in baselines
+            of_metric = evidence.setdefault(called.replace(" ", "-").lower(), {})
+            of_metric |= {
+                f"{name}, {other}": paired(results[_OURS], results[other], metric)
+                for other in baselines
             }
 
     for scale in (1.5,) if scope.quick else _LOADS:
         base = Run(time_scale=scale, minutes=6.0 if scope.quick else 30.0)
         compare(base, f"x{scale:g}")
-    base = Run(time_scale=2.0, minutes=3.0 if scope.quick else 6.0, shape=WILDCHAT)
-    compare(base, "low-reuse")
     return Report(evidence=evidence)
 
 

@@ -28,12 +28,11 @@ _IN_SECONDS = (("rtt_weight", 2.0 / 1000.0), ("queue_weight", 0.104))
 _RIGHT, _BUG = "gorgo", "gorgo, RTT in seconds"
 
 
-_OTHERS = ("random", "simple-session-affinity", "least-request")
+_OTHERS = ("random", "simple-session-affinity")
 _PAIRS = {
     "loses-to-affinity": (_RIGHT, "simple-session-affinity"),
     "in-seconds": (_BUG, "random"),
     "below-random": (_RIGHT, "random"),
-    "least-request": (_RIGHT, "least-request"),
 }
 
 

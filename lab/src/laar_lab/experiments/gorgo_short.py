@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from laar_lab.claims import paired
+from laar_lab.claims import Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.experiments.gorgo_runs import PAPER_WILDCHAT, Run, by_policy, run_all
@@ -35,7 +35,8 @@ _RIVALS = ("gorgo", _AFFINITY, "least-request", "least-load")
 
 def run(scope: Scope) -> Report:
     """Run both kinds of prompts."""
-    evidence = {}
+    evidence: dict[str, dict[str, Seen]] = {}
+    laar: dict[str, Seen] = {}
     for name, shape in _SHAPES.items():
         base = Run(minutes=1.0 if scope.quick else 3.0, shape=shape, gorgo=PAPER_WILDCHAT)
         runs = by_policy(base, ("laar", *_RIVALS), scope.seeds)
@@ -43,10 +44,11 @@ def run(scope: Scope) -> Report:
         evidence[f"{name}-affinity"] = {
             "": paired(results["gorgo"], results[_AFFINITY], "ttft_p95_s")
         }
-        evidence[f"{name}-laar"] = {
-            rival: paired(results["laar"], results[rival], "ttft_p95_s") for rival in _RIVALS
+        laar |= {
+            f"{name}, {rival}": paired(results["laar"], results[rival], "ttft_p95_s")
+            for rival in _RIVALS
         }
-    return Report(evidence=evidence)
+    return Report(evidence=evidence | {"laar": laar})
 
 
 EXPERIMENTS = declared(__name__, {"gorgo-short": run})

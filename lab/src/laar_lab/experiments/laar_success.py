@@ -46,7 +46,6 @@ def _evidence(results: Results, cells: list[Cell]) -> Evidence:
     most = [_most(results, baseline, cells) for baseline in BASELINES]
     return {
         "attempts": {"": Seen(_most(results, "laar-paper", cells))},
-        "attempts-laar": {"": Seen(_most(results, "laar", cells))},
         "baselines-run-on": {"": Seen([max(by_seed) for by_seed in zip(*most, strict=True)])},
         "success": lead("laar-paper"),
         "success-laar": lead("laar"),

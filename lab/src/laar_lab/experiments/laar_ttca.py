@@ -40,11 +40,6 @@ def _ttca(results: Results, contestant: str, cell: Cell) -> list[float]:
     return [r.ttca_s for r in results[contestant, cell]]
 
 
-def _mean_gains(results: Results, ours: str, other: str, cells: list[Cell]) -> list[float]:
-    """Return the mean gain over the cells, by seed."""
-    return [float(value) for value in np.mean(_shorter(results, ours, other, cells), axis=0)]
-
-
 def _shorter(results: Results, ours: str, other: str, cells: list[Cell]) -> list[Floats]:
     """Return the share by which ours is shorter, by cell and seed."""
     return [
@@ -82,10 +77,7 @@ def _evidence(repeat: Results, cached: Results, cells: list[Cell]) -> Evidence:
         "load-aware-shrinks-kept": {"": Seen(_slopes(cached, cells, "laar-paper", "load-aware"))},
         "longest-kept": against(cached, "load-aware", longest),
         "longest": against(repeat, "load-aware", longest),
-        "mean-load-aware": {"": Seen(_mean_gains(repeat, "laar", "load-aware", cells))},
-        "mean-affinity": {"": Seen(_mean_gains(repeat, "laar", "session-affinity", cells))},
         "no-cell-worse": best,
-        "covered": {"": Seen(_covered(repeat, cells))},
     }
 
 
@@ -97,17 +89,6 @@ def _slopes(results: Results, cells: list[Cell], ours: str, other: str) -> list[
         float(np.polyfit(lengths, by_seed, 1)[0]) if several else math.nan
         for by_seed in zip(*_shorter(results, ours, other, cells), strict=True)
     ]
-
-
-def _covered(results: Results, cells: list[Cell]) -> list[float]:
-    """Return the share of the gap between load-aware and the oracle that laar closes, by seed."""
-    shares = []
-    for cell in cells:
-        ours, theirs, bound = (
-            np.array(_ttca(results, c, cell)) for c in ("laar", "load-aware", "oracle")
-        )
-        shares.append((theirs - ours) / (theirs - bound))
-    return [float(value) for value in np.mean(shares, axis=0)]
 
 
 EXPERIMENTS = declared(__name__, {"laar-ttca": run})

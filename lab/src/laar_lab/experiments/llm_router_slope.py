@@ -78,8 +78,6 @@ def _evidence(runs: _Runs, sizes: tuple[str, ...], counts: tuple[int, ...]) -> E
         },
         "median": {other: busiest("14B", other, _LATENCY) for other in _OTHERS},
         "p99": {other: busiest("14B", other, "e2e_p99_s") for other in _OTHERS},
-        "requests": {other: busiest("14B", other, "requests_per_s") for other in _OTHERS},
-        "p95": {size: busiest(size, "least-loaded", "e2e_p95_s") for size in sizes},
         "laar": {size: busiest(size, "least-loaded", _LATENCY, "laar") for size in sizes},
     }
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from laar_lab.claims import paired
+from laar_lab.claims import Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.report import Report
@@ -44,13 +44,13 @@ Results = dict[str, list[Numbers]]
 
 
 def run_four(scope: Scope) -> Report:
-    """Run four pickers with each delay, on agents and on conversations."""
-    evidence = {}
+    """Run four pickers on agents and on conversations."""
+    evidence: dict[str, dict[str, Seen]] = {"ttft": {}, "hits": {}}
     for part, name in _WORKLOADS.items():
         found = _runs(scope, name, _FOUR)
         late = found["4, 20 ms"]
-        evidence[f"{part}-ttft"] = {"": paired(late, found["one"], "ttft_p95_s")}
-        evidence[f"{part}-hits"] = {"": paired(late, found["one"], "hit_rate")}
+        evidence["ttft"][part] = paired(late, found["one"], "ttft_p95_s")
+        evidence["hits"][part] = paired(late, found["one"], "hit_rate")
     return Report(evidence=evidence)
 
 

@@ -25,14 +25,13 @@ from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.flow.settings import FlowSettings
 from laar.protocol.sampling import Sampler
-from laar_lab.claims import Seen, level, paired
+from laar_lab.claims import Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import FIRST_SEED, Scope
 from laar_lab.report import Report
 from laar_lab.sim.fleet import Exchange, FleetSettings, Prompt, VirtualFleet, generator
 from laar_lab.sweep import grid
 from laar_lab.workloads.overload import (
-    CLASSES,
     MODEL,
     PROBE_POLICY,
     QUEUES,
@@ -129,23 +128,12 @@ def _sampler(route: str, seed: int) -> Sampler:
 
 
 def serve(route: str, duration_s: float, seed: int) -> dict[str, float]:
-    """Serve an overload by a route; return the shares within the objective, overall and by class.
-
-    `left` is the number of requests never answered; 0 unless something leaks.
-    """
+    """Serve an overload by a route; return the share within the objective."""
     fleet = _fleet(route, seed)
     asked, pool = overload(carried_per_s(), duration_s, seed), _POOLS.get(route, 0)
     load = _serve(fleet, asked, _sampler(route, seed), pool=pool)
 
-    def within(some: Sequence[_Asked]) -> float:
-        return sum(one.ttft_s <= one.ask.objective_s for one in some) / max(1, len(some))
-
-    unanswered = sum(one.ttft_s == math.inf and not one.is_shed for one in load)
-    return {
-        "within": within(load),
-        **{kind: within([one for one in load if one.ask.kind == kind]) for kind in CLASSES},
-        "left": float(unanswered + sum(flow.left for flow in fleet.flows)),
-    }
+    return {"within": sum(one.ttft_s <= one.ask.objective_s for one in load) / max(1, len(load))}
 
 
 def run_picker(scope: Scope) -> Report:
@@ -154,18 +142,16 @@ def run_picker(scope: Scope) -> Report:
     cases = {route: (route, duration_s) for route in _ROUTES}
     runs = grid(serve, cases, scope.seeds, label="medha-picker")
 
-    def more(ours: str, theirs: str, of: str = "within") -> Seen:
-        return paired(runs[ours], runs[theirs], of)
+    def more(ours: str, theirs: str) -> Seen:
+        return paired(runs[ours], runs[theirs], "within")
 
     return Report(
         evidence={
             "slack": {"": more("slack", "arrival")},
             "order-alone": {"": more("slack", "arrival, kept apart")},
             "pool": {route: more("slack", route) for route in _POOLS},
-            "goodput-kept": {kind: more("slack", "arrival", kind) for kind in CLASSES},
             "sampled": {"": more(_SAMPLED, "slack")},
             "sampled-no-queue": {"": more(_SAMPLED, "no queue")},
-            "nothing-left": {route: level(runs[route], "left") for route in _ROUTES},
         },
     )
 

@@ -4,12 +4,12 @@
 policies, on separate seeds (from 100 on) and on the workloads used for selection. `no-regret`
 tests the claim on all workloads, with margins, tests and seeds as in docs/decisions/0013. The
 leads over the best single baseline are tested here, which is stricter than the plain means of the
-decision. `agents` and `conversations` do the same on real traffic alone.
+decision.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from laar_lab.experiment import Scope
 from laar_lab.report import Report
 from laar_lab.statistics import log_ratios
 from laar_lab.suite.case import Case, Numbers
-from laar_lab.suite.real import agent_cases, conversation_cases
 from laar_lab.suite.runs import BASELINES, OURS, Results, chosen, run_all, run_screened, table_of
 from laar_lab.suite.table import cases
 from laar_lab.suite.verdict import MARGINS, compare, geometric
@@ -60,32 +59,13 @@ def run_suite(scope: Scope) -> Report:
 
 def run_no_regret(scope: Scope) -> Report:
     """Judge the default against the best baseline on each workload."""
-    baselines = _QUICK_BASELINES if scope.quick else BASELINES
-    return _judged(scope, cases(scope.data), scope.policies or (OURS, *baselines), "no-regret")
-
-
-def run_agents(scope: Scope) -> Report:
-    """Judge the default on real sessions of coding agents."""
-    return _real(scope, agent_cases, "agents")
-
-
-def run_conversations(scope: Scope) -> Report:
-    """Judge the default on a real trace of a chat service."""
-    return _real(scope, conversation_cases, "conversations")
-
-
-def _real(scope: Scope, made: Callable[..., Sequence[Case]], label: str) -> Report:
-    if scope.data is None:
-        raise SettingError(f"`{label}` needs --data DIR, the directory with the real traffic")
-    return _judged(scope, made(scope.data), scope.policies or (OURS, *BASELINES), label)
-
-
-def _judged(scope: Scope, known: Sequence[Case], policies: Sequence[str], label: str) -> Report:
-    ours, *baselines = policies
+    known, label = cases(scope.data), "no-regret"
+    rivals = _QUICK_BASELINES if scope.quick else BASELINES
+    ours, *baselines = policies = scope.policies or (OURS, *rivals)
     if not baselines:
         raise SettingError("give at least two policies; the first is judged against the others")
     names = scope.workloads
-    if scope.quick and not names and label == "no-regret":
+    if scope.quick and not names:
         names = _QUICK_CASES
     picked = chosen(known, names)
     if scope.quick:
@@ -97,13 +77,14 @@ def _judged(scope: Scope, known: Sequence[Case], policies: Sequence[str], label:
     evidence: dict[str, dict[str, Seen]] = {}
     for each in compared:
         runs = results[each.case]
-        part = f"{each.case}, {each.best}"
-        of_role = evidence.setdefault(f"{roles[each.case]}-{_slug(each.metric)}", {})
-        of_role[part] = paired(runs[ours], runs[each.best], each.metric)
+        is_median, role = each.metric == "ttft_p50_s", roles[each.case]
+        of_role = evidence.setdefault(f"{role}-median" if is_median else role, {})
+        words = (each.case, *(() if is_median else (_CALLED[each.metric],)), each.best)
+        of_role[", ".join(words)] = paired(runs[ours], runs[each.best], each.metric)
     evidence["none-fails"] = {
         case: Seen([run["failed"] for run in runs[ours]]) for case, runs in results.items()
     }
-    if label == "no-regret" and not scope.workloads:
+    if not scope.workloads:
         evidence |= _leads(results, ours, baselines)
     return Report(
         evidence=evidence,
@@ -152,12 +133,4 @@ def _of(runs: Sequence[Numbers], metric: str) -> list[float]:
     return [run[metric] for run in runs]
 
 
-EXPERIMENTS = declared(
-    __name__,
-    {
-        "suite": run_suite,
-        "no-regret": run_no_regret,
-        "agents": run_agents,
-        "conversations": run_conversations,
-    },
-)
+EXPERIMENTS = declared(__name__, {"suite": run_suite, "no-regret": run_no_regret})

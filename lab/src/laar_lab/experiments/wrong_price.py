@@ -84,7 +84,6 @@ def run(scope: Scope) -> Report:
             for load in loads
             for price in PRICES_S
         },
-        **({"idle": {"": seen(1, "right")}} if 1 in loads else {}),
     }
     for users in {8, 32}.intersection(loads):
         evidence |= {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -49,9 +50,11 @@ def results(
     With `--minutes 0` none runs, and only the index is written.
     In laar's checkout, lab/claims.md is written as well.
     """
+    from joblib import effective_n_jobs
+
     from laar_lab.experiment import spoken_time
     from laar_lab.experiments import all_experiments, find_experiment
-    from laar_lab.results import commit_of, load, store, write, write_pages
+    from laar_lab.results import commit_of, hours, load, store, write, write_pages
     from laar_lab.stale import just_made
     from laar_lab.sweep import kept_in, placed
 
@@ -71,18 +74,20 @@ def results(
         for each in known.values()
         if each.name not in stored and (data is not None or not each.needs_data)
     ]
-    chosen = [each for each in chosen if 60.0 * each.hours(each.seeds) <= minutes]
+    chosen = [each for each in chosen if 60.0 * hours({each.name: each}, stored) <= minutes]
     console, commit = lab_console(), commit_of()
-    hours = sum(each.hours(each.seeds) for each in chosen)
     if chosen:
-        console.print(f"{len(chosen)} experiments, about {spoken_time(hours)} on two cores")
+        needed = hours({each.name: each for each in chosen}, stored)
+        console.print(f"{len(chosen)} experiments, about {spoken_time(needed)} on two cores")
     for experiment in chosen:
         console.print(experiment.name, highlight=False)
         taken = data if "data" in experiment.takes else None
         scope = experiment.scope(None, quick=False, data=taken)
         with placed(jobs), kept_in(keep, (taken,)):
+            began = time.monotonic()
             report = experiment.run(scope)
-            run = store(directory, experiment, report, scope, commit)
+            took = (time.monotonic() - began) / 60.0 * effective_n_jobs(jobs)
+            run = store(directory, experiment, report, scope, commit, took)
             run = just_made(experiment, run, taken)
         write(directory, run)
         stored[experiment.name] = run
@@ -90,6 +95,8 @@ def results(
             console.print(f"  {one.verdict}: {one.claim.says}", highlight=False)
         write_pages(directory, known, stored)
     write_pages(directory, known, stored)
+    took = spoken_time(hours(known, stored))
+    console.print(f"all experiments together: about {took} on two cores", highlight=False)
 
 
 def _check(runs: Sequence[Stored], directory: Path, minutes: float, data: Path | None) -> None:

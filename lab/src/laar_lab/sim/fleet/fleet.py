@@ -193,8 +193,6 @@ class VirtualFleet:
             sent_s=now,
             picker=number,
         )
-        if (tokens := prompt.outputs.get(exchange.decision.model)) is not None:
-            exchange.prompt = replace(prompt, output_tokens=tokens)
         self._forward(exchange, on_end, normal)
         return exchange
 

@@ -58,7 +58,6 @@ def build_picker(
             fallbacks=settings.fallbacks,
             retries=settings.retries,
             wrong_answer_s=settings.wrong_answer_s,
-            modes=settings.modes,
             apart=settings.apart,
             apart_tokens=settings.apart_tokens,
             transfer_tokens_per_s=min(site.transfer_tokens_per_s for site in sites),

@@ -9,8 +9,8 @@ the same matches as with hashed text, at the same cost.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -38,13 +38,11 @@ class Prompt:
         prompt_tokens: length of the prompt.
         output_tokens: length of the answer, at least 1.
         blocks: ids of the prompt's full blocks, followed by those of the answer.
-        outputs: length of the answer by model or mode, where it differs.
     """
 
     prompt_tokens: int
     output_tokens: int
     blocks: array[int]
-    outputs: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +64,6 @@ class Arrival:
     session: str = ""
     kind: str = ""
     ttft_objective_s: float | None = None
-    tpot_objective_s: float | None = None
     model: str = "auto"
     tried: str = ""
 
@@ -89,7 +86,6 @@ def request_of(number: int, arrival: Arrival) -> Request:
         session=arrival.session,
         tried=arrival.tried,
         ttft_objective_s=arrival.ttft_objective_s,
-        tpot_objective_s=arrival.tpot_objective_s,
     )
 
 

@@ -13,7 +13,6 @@ from typing import Literal
 from laar.core.apart import ApartRule
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings, Retries
-from laar.core.modes import ByModel
 from laar.health import HealthSettings
 
 
@@ -34,7 +33,6 @@ class FleetSettings:
         probe_interval_s: seconds between two round-trip probes.
         retries: how a retry is placed; see `DirectorSettings`.
         wrong_answer_s: what a wrong answer costs a client that does not ask again.
-        modes: modes of the models.
         sample_answers: share of answers whose usage is read; 0 reads none.
         first_tokens: `seen` if the picker sees the first token of every answer, as in the gateway
             shape; `sampled` if only of the answers that it reads, as in the native shape.
@@ -59,7 +57,6 @@ class FleetSettings:
     probe_interval_s: float = 5.0
     retries: Retries = DirectorSettings().retries
     wrong_answer_s: float | None = DirectorSettings().wrong_answer_s
-    modes: ByModel = field(default_factory=dict)
     fallbacks: int = 0
     health: HealthSettings | None = field(default_factory=HealthSettings)
     sample_answers: float = 0.01
