@@ -78,7 +78,7 @@ class Money(laar.Plugin):
         """Keep the table, for the labels."""
         self._table = core.table
 
-    def admit(self, request: laar.Request) -> laar.Admitted | None:
+    def admit(self, request: laar.Request, now: float) -> laar.Admitted | None:
         """Read what the client says."""
         try:
             seconds = float((request.given or {})["seconds-per-dollar"])

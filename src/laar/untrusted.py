@@ -13,6 +13,7 @@ LARGEST = 1e12
 _MAX_INVALID = 1000  # items of a list; each takes 30 µs
 
 Text = Annotated[str, Meta(max_length=MAX_TEXT_CHARS)]
+Count = Annotated[int, Meta(ge=0)]
 Amount = Annotated[float, Meta(ge=0, lt=LARGEST)]
 
 

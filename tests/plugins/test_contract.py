@@ -33,7 +33,7 @@ class Present(Plugin):
             object.__getattribute__(self, "asked").append(point)
         return object.__getattribute__(self, point)
 
-    def admit(self, request):
+    def admit(self, request, now):
         return None
 
     def filter(self, group, able, answering, now):

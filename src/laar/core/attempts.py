@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
+from functools import partial
 from math import log2
 
 from laar.core.decision import Completion, Decision
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import goes_by, key_of
+from laar.core.plugin import Plugins
 from laar.core.request import Request
-from laar.errors import RequestError
 from laar.health import FAILURES, GOOD, USELESS, Asked, Health, Kind, Reply, Stage, judge
-from laar.health.bodies import DEATHS, FEW, LINGER_S, Case
 from laar.health.requests import NOTHING
 from laar.prefix.blocks import Chain
 
@@ -36,13 +35,14 @@ class Attempts:
     Args:
         table: the endpoints.
         health: tracks which endpoints answer.
+        plugins: hear of failures.
     """
 
-    def __init__(self, table: EndpointTable, health: Health) -> None:
+    def __init__(self, table: EndpointTable, health: Health, plugins: Plugins) -> None:
         self._table = table
         self._health = health
-        self._bodies = health.records.bodies
-        self._bodies.slot_of = table.slot
+        self._plugins = plugins
+        health.records.on_gone = partial(plugins.ask, "gone")
 
     def begin(self, decision: Decision, served_at: float | None = None) -> None:
         """Begin the attempt at the chosen endpoint.
@@ -69,16 +69,10 @@ class Attempts:
             name="" if name in decision.settings.aliases else name,  # alias: the main model
             tenant=decision.request.tenant,
         )
+        if decision.request.digest:
+            attempt.digest, attempt.repeated_at = decision.request.digest, decision.fallbacks[:1]
         kinds = kinds_of(decision.request) if health.refused else ()
         flight.read = health.wants_read(attempt, now, kinds)
-        if digest := decision.request.digest:
-            attempt.digest = digest
-            attempt.repeated_at = decision.fallbacks[:1]
-            bodies = self._bodies
-            if digest in bodies.seen and bodies.seen[digest][0] < FEW:
-                flight.read = True  # a repeat: its last answer may have been cut off, unread
-            if bodies.doubts or bodies.deadly:
-                bodies.sent(digest, flight.slot)
         if health.suspects.culprits:
             health.suspects.sent(shared_of(decision, flight.slot), now)
 
@@ -158,14 +152,8 @@ class Attempts:
 
     def _failed(self, decision: Decision, slot: int, now: float) -> None:
         """Record that the request failed at a slot where its body may have arrived."""
-        request = decision.request
-        if request.digest and not request.shadow:
-            bodies = self._bodies
-            good, last, at = bodies.seen.get(request.digest, (0, slot, now))
-            if last >= 0 and not good and now - at <= LINGER_S and not self._health.lives(last, at):
-                # Nobody saw whether the answer that it gave was cut off.
-                bodies.failed(request.digest, request.tenant, last, now)
-            bodies.failed(request.digest, request.tenant, slot, now)
+        if decision.request.digest and not decision.request.shadow:
+            self._plugins.ask("failed", decision, slot, now)
             self._health.questions.look_after(slot, now)
 
     def _compare(
@@ -195,53 +183,8 @@ class Attempts:
             health.ended(flight.attempt, end.status, end.cause, now)
         for attempt in flight.helpers:
             health.ended(attempt, end.status, end.cause, now)
-        bodies = self._bodies
-        if bodies.doubts or bodies.deadly:
-            good = end.cause == "complete" and end.status is not None and end.status < 500
-            bodies.ended(decision.request.digest, flight.slot, now, good=good)
         if end.cause == "reset" or (end.cause == "disconnect" and end.status is None):
             self._failed(decision, flight.slot, now)
-
-
-def places_left(
-    request: Request, health: Health, table: EndpointTable, now: float
-) -> tuple[frozenset[str] | None, Case | None]:
-    """Return where a request may still go (None: anywhere), and the case of its body, if any.
-
-    Raises:
-        RequestError: 502 if its body has killed or failed enough endpoints.
-    """
-    case = None if request.shadow else health.records.bodies.case(request.digest, now)
-    if case is None or case.deaths + len(case.places) < DEATHS:
-        return None, case
-    failed_at = case.failed_at
-    left = [
-        table.by_slot[slot].address
-        for slot in case.places
-        if health.lives(slot, failed_at.get(slot, -math.inf))
-    ]
-    if case.deaths >= DEATHS or not left:
-        raise RequestError(
-            502,
-            "kills-engines",
-            f"{DEATHS} endpoints failed when they got this body; it is not sent to others",
-        )
-    stays = request.response_id or request.conversation_id or request.subset is not None
-    return None if stays else frozenset(left), case
-
-
-def fallbacks_left(
-    decided: tuple[int, int | None], found: tuple[str, ...], case: Case, table: EndpointTable
-) -> tuple[str, ...]:
-    """Return fallbacks with which a body in doubt reaches no more than `DEATHS` endpoints.
-
-    `decided` are the slot and rank of the first, `found` the fallbacks of any other body.
-    """
-    slot, rank = decided
-    places = {slot, *case.places}
-    if case.deaths + len(places) < DEATHS:
-        return found[:1]
-    return tuple(address for address in found if table.slot(key_of(address, rank)) in places)
 
 
 def traits(request: Request, chain: Chain | None) -> tuple[int, ...]:

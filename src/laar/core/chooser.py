@@ -18,7 +18,7 @@ import xxhash
 from laar.accuracy.assessor import PlainAssessor
 from laar.accuracy.retry import parse_tried, with_model
 from laar.core.apart import Prefiller, may_be_apart
-from laar.core.attempts import fallbacks_left, kinds_of, places_left, traits
+from laar.core.attempts import kinds_of, traits
 from laar.core.candidates import Candidates, Group
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
 from laar.core.eligible import Eligible, able_to_take, in_all, prefer
@@ -33,7 +33,6 @@ from laar.core.request import TEXTS, UPGRADE_REQUIRED, Api, Request
 from laar.core.views import view_of
 from laar.errors import RequestError
 from laar.health import Health, HealthSettings
-from laar.health.bodies import Case
 from laar.prefix.beliefs import PrefixBeliefs
 
 Priority = Callable[[View], int]
@@ -149,21 +148,17 @@ class Chooser:
         parts: Parts = NO_PARTS
         admitted: Sequence[Admitted] = ()
         ids = request.companion_of or request.response_id or request.conversation_id
-        if ids or request.tried or request.retries or request.given:
-            parts, admitted = self.plugins.admit(request)
-        places, case, bodies = None, None, self.health.records.bodies
-        if bodies.doubts or bodies.deadly:
-            places, case = places_left(request, self.health, self.table, now)
-        group, earlier = self._group(request, policy, now, admitted, places)
+        if ids or request.tried or request.retries or request.given or self.plugins.wary:
+            parts, admitted = self.plugins.admit(request, now)
+        group, earlier = self._group(request, policy, now, admitted)
         several = not request.model and len(group.models) > 1
         if request.api is Api.OPAQUE or (several and request.api is Api.OTHER):
             for known in admitted:
                 if known.unless_priced is not None:
                     raise known.unless_priced
             drawn = self._draw(request, group, now)
-            return self._decision(
-                request, group, drawn, now, new_id, earlier, group.alive, case=case
-            )
+            alive = group.alive
+            return self._decision(request, group, drawn, now, new_id, earlier, alive, admitted)
         group, view, tokens_of, degraded = view_of(self, request, earlier, group, parts, now)
         able, last = group.alive, group.standing.last
         if "fit" in group.parts.points:
@@ -178,7 +173,7 @@ class Chooser:
             view.fits = fits
         ranking = self._rank(policy, view, group, room, degraded, last)
         return self._decision(
-            request, group, ranking, now, new_id, earlier, able, priority=priority, case=case
+            request, group, ranking, now, new_id, earlier, able, admitted, priority=priority
         )
 
     def _decision(
@@ -190,9 +185,9 @@ class Chooser:
         new_id: Callable[[], str],
         earlier: Sequence[str],
         able: Slots,
+        admitted: Sequence[Admitted],
         *,
         priority: Priority | None = None,
-        case: Case | None = None,
     ) -> Decision:
         """Return the decision for the first of a ranking.
 
@@ -242,9 +237,10 @@ class Chooser:
             if parts:
                 alike = alike or any(part.alike for part in parts.values())
             fallbacks = self._fallbacks(group, ranking, named, prefiller, alike=alike)
-        if case is not None:
-            fallbacks = fallbacks_left((slot, spec.rank), fallbacks, case, self.table)
-            once = once or not fallbacks
+        for known in admitted:
+            if known.reach is not None:
+                fallbacks = known.reach.within(spec.address, fallbacks)
+                once = once or not fallbacks
         return Decision(
             id=new_id(),
             request=request,

@@ -69,7 +69,7 @@ class Director(Chooser):
             on_fault=on_fault,
         )
         feedback = self._feedback = Feedback(self)
-        attempts = self._attempts = Attempts(table, self.health)
+        attempts = self._attempts = Attempts(table, self.health, self.plugins)
         ids = random.Random(rng.getrandbits(40))
         self.new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
         """Returns an id for a new decision."""
@@ -132,7 +132,7 @@ class Director(Chooser):
         self.table.reserve(decision.slot, decision.tokens, decision.uncached_tokens)
         if decision.prefiller is not None:
             self._begin_prefill(decision, now)
-        if decision.parts:
+        if decision.parts or self.plugins.wary:
             self.plugins.told("reserve", decision, now)
         run_steps(self._observers.counted, self.degraded, decision)
         return decision
@@ -188,7 +188,7 @@ class Director(Chooser):
         self.table.reserve(
             slot, decision.tokens, decision.uncached_tokens, answering=flight.answering
         )
-        if decision.parts:
+        if decision.parts or self.plugins.wary:
             self.plugins.told("move", decision, now)
         self.degraded.attempt("health", self._attempts.begin, decision, now)
 
@@ -235,7 +235,7 @@ class Director(Chooser):
         left = self.left_open
         if not ((left.waiting or left.released) and left.settled(decision)):
             self._release(decision)
-        if decision.parts:
+        if decision.parts or self.plugins.wary:
             self.plugins.told("complete", decision, end)
         run_steps(self._observers.ended, self.degraded, decision, end)
 

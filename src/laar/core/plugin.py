@@ -18,6 +18,8 @@ asked in this order; `docs/guides/write-a-plugin.md` has an example.
 | `reserve` | the request is counted at its endpoint | count its own |
 | `move` | Envoy reports that another endpoint serves | count there instead |
 | `complete` | the answer has ended, with what was seen | learn, release |
+| `failed` | an attempt of any request failed | learn |
+| `gone` | an engine is found dead | learn |
 | `leave` | an endpoint is gone | forget it |
 | `refused` | an engine refused a request, with this text | learn |
 | `restarted`, `read` | an engine has restarted; its metrics page was read | forget or learn |
@@ -29,7 +31,8 @@ asked in this order; `docs/guides/write-a-plugin.md` has an example.
 
 A plug-in takes part in a request if `filter` or `admit` returned a part for it, and until a later
 point returns None. So a request without special needs costs one look at an empty mapping, whatever
-the number of plug-ins.
+the number of plug-ins. While a plug-in is in `Plugins.wary`, `admit`, `reserve`, `move` and
+`complete` are called for every request.
 
 If a point raises anything but a `RequestError`, the plug-in is left out of the rest of that
 request and its failure is counted; from `prescore` to `pick` the decision's reason says so
@@ -58,7 +61,7 @@ if TYPE_CHECKING:
     from laar.core.guards import Faults
     from laar.core.interfaces import View
     from laar.core.request import Request
-    from laar.health import Standing
+    from laar.health import Health, Standing
     from laar.prefix.beliefs import PrefixBeliefs, PrefixMatch
     from laar.prefix.blocks import Chain
 
@@ -76,6 +79,8 @@ class Core(Protocol):
     candidates: Candidates
     settings: DirectorSettings
     engines: Engines
+    health: Health
+    plugins: Plugins
     prefixes: PrefixBeliefs | None
 
 
@@ -121,6 +126,24 @@ class Part:
         return self
 
 
+class Reach(NamedTuple):
+    """Where a request may go besides the endpoint that is chosen.
+
+    Args:
+        places: addresses that it may reach.
+        more: how many others it may reach, the chosen one included.
+    """
+
+    places: frozenset[str]
+    more: int
+
+    def within(self, chosen: str, found: tuple[str, ...]) -> tuple[str, ...]:
+        """Return those of some fallbacks that it may reach."""
+        if self.more > (chosen not in self.places):
+            return found[:1]
+        return tuple(address for address in found if address in self.places)
+
+
 @dataclass(slots=True, kw_only=True)
 class Admitted:
     """What a plug-in knows of a special request before there are candidates.
@@ -128,6 +151,7 @@ class Admitted:
     Args:
         part: its part; None if it takes no part.
         subset: addresses that may serve the request; None leaves them as they are.
+        reach: limits its repeats; None leaves them as they are.
         tried: models to count as tried, besides those of the request.
         unless_sole: the error if more than one endpoint could serve it; None for none.
         unless_priced: the error if the request is placed without a price; None for none.
@@ -135,6 +159,7 @@ class Admitted:
 
     part: Part | None = None
     subset: frozenset[str] | None = None
+    reach: Reach | None = None
     tried: tuple[str, ...] = ()
     unless_sole: RequestError | None = None
     unless_priced: RequestError | None = None
@@ -181,8 +206,10 @@ class Plugin:
     def join(self, core: Core) -> None:
         """Keep the parts of the core that are needed. Called once."""
 
-    def admit(self, request: Request) -> Admitted | None:
+    def admit(self, request: Request, now: float) -> Admitted | None:
         """Return what is known of a special request; None to take no part.
+
+        While it is one of the `wary`, a plug-in is asked about every request.
 
         Raises:
             RequestError: the request is refused.
@@ -262,6 +289,12 @@ class Plugin:
     def complete(self, decision: Decision, end: Completion) -> None:
         """Learn from a request that has ended, and release it."""
 
+    def failed(self, decision: Decision, slot: int, now: float) -> None:
+        """Learn that a request failed at a slot where its body may have arrived."""
+
+    def gone(self, slot: int, now: float) -> None:
+        """Learn that a slot's engine refuses connections, or has restarted."""
+
     def leave(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed."""
 
@@ -335,6 +368,8 @@ class Plugins:
     ) -> None:
         self.all = tuple(plugins)
         self._faults, self._report = faults, report
+        self.wary = set[Plugin]()
+        """Plug-ins that have to know of all requests for now, as each says itself."""
 
     def join(self, core: Core) -> None:
         """Let the plug-ins keep what they need of the core."""
@@ -360,9 +395,9 @@ class Plugins:
         except Exception:  # noqa: BLE001 - the report may fail as well
             self._faults["watching"] += 1
 
-    def admit(self, request: Request) -> tuple[Parts, list[Admitted]]:
+    def admit(self, request: Request, now: float) -> tuple[Parts, list[Admitted]]:
         """Ask the plug-ins about a special request."""
-        known = dict(_answers(self.all, "admit", lambda of: of.admit(request), self.failed))
+        known = dict(_answers(self.all, "admit", lambda of: of.admit(request, now), self.failed))
         parts = [(of, admitted.part) for of, admitted in known.items() if admitted.part is not None]
         return Parts(parts), [*known.values()]
 
@@ -417,10 +452,10 @@ class Plugins:
                 self.failed(plugin, error)
 
     def told(self, point: str, decision: Decision, *args: Any) -> None:
-        """Call a point after the decision, of the plug-ins that have a part in it."""
-        if point in decision.parts.points:
-            ask = methodcaller(point, decision, *args)
-            _tell(tuple(decision.parts), point, ask, self.failed)
+        """Call a point after the decision, of the plug-ins that have a part in it or are wary."""
+        if self.wary or point in decision.parts.points:
+            asked = tuple({**decision.parts, **dict.fromkeys(self.wary)})
+            _tell(asked, point, methodcaller(point, decision, *args), self.failed)
 
 
 def _answers(

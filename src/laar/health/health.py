@@ -21,7 +21,6 @@ import random
 from collections.abc import Collection, Iterable, Iterator, Set
 from itertools import islice
 
-from laar.health.bodies import MOST_SEEN
 from laar.health.breaker import OTHERS_TRIAL_S, HealthSettings, Rules, State, Word
 from laar.health.endpoint import Attempt, Endpoint, Stage
 from laar.health.explained import Shown
@@ -38,6 +37,10 @@ _LOOK_S = 0.25
 _LOOKS = 500  # attempts checked at once, which takes up to 2 ms
 _READ_EVERY_S = 2.0
 """Seconds after which another answer of a healthy endpoint is read."""
+_MOST_SEEN = 4096
+FEW = 2
+"""Good answers, beyond the failures, that speak for a body at once; fewer do once it is seen that
+the engines live on."""
 
 
 class Health:
@@ -64,6 +67,9 @@ class Health:
         self._outcomes = Outcomes(self.records, self.questions)
         self._endpoints = self.records.endpoints
         self.look_at = 0.0
+        self.seen: dict[int, tuple[int, int, float]] = {}
+        """Good answers to the bodies of late, by digest, with the time of the last answer, and the
+        slot if nobody saw how it ended, else -1."""
         self._unseen: list[tuple[Endpoint, Iterator[Attempt]]] = []
         self.reads = True
         self.culprits: Collection[int] = self.records.blame.records
@@ -123,7 +129,9 @@ class Health:
 
         `kinds` are those of the request, if any kind is `refused`.
         """
-        endpoint = attempt.endpoint
+        endpoint, seen = attempt.endpoint, self.seen
+        if attempt.digest in seen and seen[attempt.digest][0] < FEW:
+            return True  # a repeat: its last answer may have been cut off, unread
         if self.reads and (
             endpoint.to_read
             or now - endpoint.read_at >= _READ_EVERY_S
@@ -223,16 +231,16 @@ class Health:
             ):
                 self._outcomes.failed(attempt.endpoint, attempt, Kind.HANG, now)
         if digest := attempt.digest:
-            bodies = self.records.bodies
+            seen = self.seen
             slot = attempt.endpoint.slot if attempt.stream and not attempt.read else -1
             good = attempt.read and done and not attempt.useless
             attempt.endpoint.over.append((digest, now, good))
-            if digest in bodies.seen:
-                bodies.seen[digest] = bodies.seen[digest][0] + good, slot, now
+            if digest in seen:
+                seen[digest] = seen[digest][0] + good, slot, now
             else:
-                bodies.seen[digest] = int(good), slot, now
-                if len(bodies.seen) > MOST_SEEN:
-                    del bodies.seen[next(iter(bodies.seen))]
+                seen[digest] = int(good), slot, now
+                if len(seen) > _MOST_SEEN:
+                    del seen[next(iter(seen))]
         self.gone(attempt, now)
 
     def shown(self, attempt: Attempt, shown: Shown, prompt: int) -> None:
@@ -308,7 +316,7 @@ class Health:
     def died(self, slot: int, now: float) -> None:
         """Record that an endpoint refuses connections, or has restarted."""
         if (endpoint := self._endpoints.get(slot)) is not None:
-            self.records.bodies.gone(endpoint, now)
+            self.records.gone(endpoint, now)
 
     def read(self, slot: int, kv_usage: float, refused: float, now: float) -> None:
         """Record an endpoint's metrics page: KV cache use, and refusals since the last scrape."""

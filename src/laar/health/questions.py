@@ -177,7 +177,7 @@ class Questions:
         if endpoint is None:
             return
         if refused:
-            records.bodies.gone(endpoint, now)
+            records.gone(endpoint, now)
         elif reply is not None:
             endpoint.alive_at = now
         verdict = records.judge(endpoint, reply, now) if reply is not None else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from laar.health.blame import Blame
-from laar.health.bodies import Bodies
 from laar.health.breaker import SLOW_START_S, Rules, Word
 from laar.health.endpoint import Endpoint, Family
 from laar.health.kinds import GOOD, Kind, Reply, judge
@@ -25,7 +24,6 @@ class Records:
         families: the endpoints of each model, by model.
         outliers: slots that may stand out; all others are healthy.
         blame: the requests that fail at every endpoint.
-        bodies: the bodies that may kill engines.
         clients: the clients that get useless answers.
         dull_clients: the clients that get short or repeated answers.
         refusals: the kinds of requests that an endpoint refuses.
@@ -40,11 +38,11 @@ class Records:
         self.families: dict[str, Family] = {}
         self.outliers: set[int] = set()
         self.blame = Blame()
-        self.bodies = Bodies()
         self.clients, self.dull_clients = Clients(), Clients()
         self.refusals = Refusals()
         self.silences: Latest[str, dict[int, float]] = Latest(_MAX_TENANTS)
         self.on_word: Callable[[int, Word], object] = lambda _slot, _word: None
+        self.on_gone: Callable[[int, float], object] = lambda _slot, _now: None
         self._began_at: float | None = None
 
     def of(self, slot: int, model: str, now: float) -> Endpoint:
@@ -70,7 +68,6 @@ class Records:
             return
         known.attempts.clear()
         self.outliers.discard(slot)
-        self.bodies.drop(slot)
         self.refusals.drop(known)
         del known.family.members[slot]
         known.family.progressed.pop(known, None)
@@ -94,6 +91,12 @@ class Records:
             endpoint.family.contest(now)
             return None
         return Kind.MODEL if 2 * sum(alike) < len(alike) else GOOD
+
+    def gone(self, endpoint: Endpoint, now: float) -> None:
+        """Record that an endpoint refuses connections, or has restarted."""
+        if not endpoint.is_gone:
+            endpoint.is_gone = True
+            self.on_gone(endpoint.slot, now)
 
     def mark(self, endpoint: Endpoint) -> None:
         """Record that an endpoint may stand out."""

@@ -6,6 +6,7 @@ from laar.core.plugin import Plugin
 from laar.plugins.adapters import Adapters
 from laar.plugins.companions import Companions
 from laar.plugins.comparison import Comparison
+from laar.plugins.deadly import DeadlyBodies
 from laar.plugins.pulls import Pulls
 from laar.plugins.retrying import Retrying
 from laar.plugins.stored import StoredObjects
@@ -16,11 +17,13 @@ from laar.plugins.windows import Windows
 def own() -> list[Plugin]:
     """Return new plug-ins, in the order in which they are asked.
 
-    What a request names comes first, since it may end there. Pulls reprice the prompt, so they
-    come before what only adds seconds. A companion's cost is made of all seconds, and replaces
-    them, so it comes after them. Tries look at the cost, the comparison at the finished decision.
+    Bodies that kill and what a request names come first, since it may end there. Pulls reprice the
+    prompt, so they come before what only adds seconds. A companion's cost is made of all seconds,
+    and replaces them, so it comes after them. Tries look at the cost, the comparison at the
+    finished decision.
     """
     return [
+        DeadlyBodies(),
         StoredObjects(),
         Windows(),
         Retrying(),

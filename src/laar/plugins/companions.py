@@ -115,7 +115,7 @@ class Companions(Plugin):
         """Return what the costs of a companion depended on; None if the request is none."""
         return Beside.among(view.parts)
 
-    def admit(self, request: Request) -> Admitted | None:
+    def admit(self, request: Request, now: float) -> Admitted | None:
         """Take part in the requests of clients that ask again."""
         if not request.companion_of:
             return Admitted(part=_Asks()) if request.retries else None

@@ -48,7 +48,7 @@ class Retrying(Plugin):
         """Keep the core, whose groups change once a tenant is known."""
         self._core = core
 
-    def admit(self, request: Request) -> Admitted | None:
+    def admit(self, request: Request, now: float) -> Admitted | None:
         """Take part in requests that name tried models."""
         return Admitted(part=Part()) if request.tried else None
 

@@ -55,7 +55,7 @@ class StoredObjects(Plugin):
         self.on_note: Callable[[str, str, str, str], None] = lambda *_noted: None
         """Called with the arguments of each `note` that reports something new."""
 
-    def admit(self, request: Request) -> Admitted | None:
+    def admit(self, request: Request, now: float) -> Admitted | None:
         """Leave a request that names an object to the endpoint that stores it.
 
         Raises:

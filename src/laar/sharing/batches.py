@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from laar.errors import LaarError
-from laar.sharing.records import Count, Load, Record
-from laar.untrusted import Text, valid
+from laar.sharing.records import Load, Record
+from laar.untrusted import Count, Text, valid
 
 SCHEMA = 4
 

@@ -16,16 +16,15 @@ from laar.accuracy.difficulty import Repeat
 from laar.accuracy.online import Taken
 from laar.core.engine_model import Sample
 from laar.health import Word
-from laar.health.bodies import DEATHS
+from laar.plugins.deadly import DEATHS
 from laar.prefix.blocks import blocks_in
 from laar.prefix.contexts import Context
-from laar.untrusted import LARGEST, MAX_TEXT_CHARS, Amount, Text
+from laar.untrusted import LARGEST, MAX_TEXT_CHARS, Amount, Count, Text
 
 _MAX_BLOCKS = 65_536
 _MAX_POOLS = 64
 _MAX_CHANGES_BYTES = 16 << 10  # 256 documents
 
-Count = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Hashes = Annotated[bytes, Meta(max_length=8 * _MAX_BLOCKS)]
 """Block hashes as `to_bytes` serializes them."""
@@ -178,7 +177,7 @@ class Left(_Record, tag="n"):
 
 
 class InDoubt(_Record, tag="b"):
-    """A body may kill engines, as `laar.health.bodies` says; `addresses` are those it may harm."""
+    """A body may kill engines, as `laar.plugins.deadly` says; `addresses` are those it may harm."""
 
     digest: Count
     deaths: Count

@@ -18,7 +18,7 @@ from laar.core.away import Away
 from laar.core.director import Director
 from laar.core.engine_model import Sample
 from laar.health import Word
-from laar.health.bodies import DEATHS, Case
+from laar.plugins.deadly import DEATHS, Case, DeadlyBodies
 from laar.plugins.stored import StoredObjects
 from laar.sharing.batches import Unreadable, read_batch, write_batch
 from laar.sharing.outbox import Outbox
@@ -106,6 +106,7 @@ class Sharing:
         """The time passed in the last call, for `SharedPrefixes`, which is called without one."""
         self._samples, self._samples_at = SAMPLES_A_S, 0.0
         self._stored = self.director.plugins.get(StoredObjects)
+        self._deadly = self.director.plugins.get(DeadlyBodies)
         self._listen()
 
     # -- out -----------------------------------------------------------------------------------
@@ -225,8 +226,7 @@ class Sharing:
                 director.table.away.hear(Away(name, model, pools, now), now)
             case InDoubt(digest, deaths, failures, addresses):
                 places = [slot for slot in map(slot_of, addresses) if slot >= 0]
-                bodies = director.health.records.bodies
-                bodies.heard(digest, places, deaths, failures, now)
+                self._deadly.heard(digest, places, deaths, failures, now)
             case Reported(outcome) if self.online is not None:
                 self.online.heard(outcome, now)
             case Repeated(repeat) if self.online is not None:
@@ -248,7 +248,7 @@ class Sharing:
         director.table.away.on_away = lambda away: add(Left(away.name, away.model, away.pools))
         director.engines.on_sample = self._sampled
         director.health.records.on_word = self._said
-        director.health.records.bodies.on_case = self._doubts
+        self._deadly.on_case = self._doubts
         if self.online is not None:
             self.online.on_taken = lambda outcome: add(Reported(outcome))
             self.online.repeats.on_reported = lambda repeat: add(Repeated(repeat))

@@ -20,7 +20,7 @@ from laar.prefix.beliefs import Shown
 from laar.prefix.density import Density
 from laar.prefix.index import Kept
 from laar.prefix.lengths import MAX_KNOWN, Known
-from laar.sharing.records import Count, Hashes, Moved, from_bytes, to_bytes
+from laar.sharing.records import Hashes, Moved, from_bytes, to_bytes
 from laar.sharing.sharing import Sharing
 from laar.untrusted import Amount, Text, valid
 
@@ -112,7 +112,6 @@ def snapshot(
             "key_id": sharing.key_id,
             "place": place,
             "names": table.away.state(table.specs(), now),
-            "deadly": director.health.records.bodies.state(),
             "engines": director.engines.state(),
         }
     )
@@ -206,8 +205,6 @@ def restore(sharing: Sharing, document: dict[str, Any], now: float) -> int:
         beliefs.lengths.partial.update(each("partial", Text))
     director.engines.restore(document.get("engines"), now)
     director.plugins.restore(document)
-    for digest, deaths in each("deadly", tuple[Count, Count]):
-        director.health.records.bodies.heard(digest, [], deaths, deaths, now)
     for name, model, pools, age_s in each("names", _Name):
         director.table.away.hear(Away(name, model, pools, then - age_s), now)
     # A picker that learned alone while the store was unreachable keeps what it learned; one that

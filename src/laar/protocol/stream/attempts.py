@@ -13,7 +13,7 @@ is open: no headers in time       is hedged, to an endpoint      is waited for
 ================================= ============================== ==================================
 
 Envoy counts all retries of a request alike. So none of a computation's follows a second attempt,
-which may have died of it as the first did (`laar.health.bodies`).
+which may have died of it as the first did (`laar.plugins.deadly`).
 
 A request *acts* unless laar knows that it only computes an answer: its method is safe, or its path
 is one of `laar.protocol.paths` and its body asks for nothing else. While a hedged attempt is open,
