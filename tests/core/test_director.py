@@ -3,7 +3,10 @@
 import math
 
 import numpy as np
+import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from laar.accuracy.assessor import PlainAssessor
 from laar.core.decision import Completion, DirectorSettings
@@ -15,7 +18,9 @@ from laar.errors import RequestError
 from laar.policies import POLICY_NAMES
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.found import Found
+from laar.protocol.openai import read_body
 from support.directors import director_of
+from support.exploring import examples
 from support.requests import request_of
 
 OK = Completion(status=200, cause="complete", latency_s=1.0)
@@ -49,6 +54,40 @@ def test_a_reservation_is_released_in_full_after_settings_changed():
     for decision in (before, moved, after):
         d.settle(decision, OK)
     assert d.table.queued_tokens == pytest.approx(0.0)
+    assert not d.table.in_flight.any()
+
+
+ASKED = {  # how clients ask for several answers
+    "n": lambda count: (Api.CHAT, {"messages": [{"content": "TEXT"}], "n": count}),
+    "best_of": lambda count: (Api.COMPLETIONS, {"prompt": "TEXT", "best_of": count}),
+    "prompts": lambda count: (Api.COMPLETIONS, {"prompt": ["TEXT"] * count}),
+    "token ids": lambda count: (Api.COMPLETIONS, {"prompt": [[1, 2, 3]] * count}),
+    "params": lambda count: (Api.OTHER, {"text": "TEXT", "sampling_params": {"n": count}}),
+}
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([*ASKED]), st.sampled_from([1, 1, 1, 2, 8, 30])),
+        min_size=12,
+        max_size=40,
+    )
+)
+@settings(max_examples=examples(30), deadline=None)
+def test_equal_endpoints_get_equally_many_answers_to_write(asked):
+    d = director(*((f"10.0.0.{number}:80", "m") for number in range(3)))
+    writing = dict.fromkeys((f"10.0.0.{number}:80" for number in range(3)), 0)
+    decisions = []
+    for number, (how, count) in enumerate(asked):
+        api, document = ASKED[how](count)
+        body = orjson.dumps({"model": "m", "max_tokens": 9, **document})
+        read = read_body(api, body.replace(b"TEXT", b"%d unlike all others" % number))
+        least = min(writing.values())
+        decisions.append(d.decide(read, 0.0))
+        assert writing[decisions[-1].address] <= 1.5 * least + 4
+        writing[decisions[-1].address] += count
+    for decision in decisions:
+        d.settle(decision, OK)
     assert not d.table.in_flight.any()
 
 

@@ -129,7 +129,8 @@ class Director(Chooser):
         self.table.decisions += 1
         self.table.chosen[decision.slot] = self.table.decisions
         run_steps(self._observers.placed, self.degraded, decision, now)
-        self.table.reserve(decision.slot, decision.tokens, decision.uncached_tokens)
+        answers = decision.request.answers
+        self.table.reserve(decision.slot, decision.tokens, decision.uncached_tokens, answers)
         if decision.prefiller is not None:
             self._begin_prefill(decision, now)
         if decision.parts or self.plugins.wary:
@@ -185,9 +186,9 @@ class Director(Chooser):
         flight.address = address
         flight.receipt = None
         run_steps(self._observers.placed, self.degraded, decision, now)
-        self.table.reserve(
-            slot, decision.tokens, decision.uncached_tokens, answering=flight.answering
-        )
+        tokens, uncached = decision.tokens, decision.uncached_tokens
+        answers = decision.request.answers
+        self.table.reserve(slot, tokens, uncached, answers, answering=flight.answering)
         if decision.parts or self.plugins.wary:
             self.plugins.told("move", decision, now)
         self.degraded.attempt("health", self._attempts.begin, decision, now)
@@ -282,7 +283,8 @@ class Director(Chooser):
         flight, uncached_tokens = decision.flight, decision.uncached_tokens
         if not flight.answering:
             self.table.release_prefill(flight.slot, uncached_tokens)
-        self.table.release(flight.slot, decision.tokens, uncached_tokens)
+        answers = decision.request.answers
+        self.table.release(flight.slot, decision.tokens, uncached_tokens, answers)
 
 
 def _move_to_model(flight: InFlight, model: str) -> None:

@@ -110,7 +110,8 @@ class EndpointTable(Names):
     `rtt_jitter_s`, `rtt_at`, `waiting`, `running`, `kv_usage`, `capacity_tokens` and `read_at` are
     NaN until known; `asleep` is from the last reading. `queued_tokens` counts prompt tokens of
     incomplete requests, `queued_uncached_tokens` those believed not cached, and `prefill_tokens`
-    those of them whose answers have not begun. `in_flight` counts requests, `visiting` this
+    those of them whose answers have not begun. `in_flight` counts requests, one with
+    several answers several times, `visiting` this
     picker's requests that are only prefilled there, for another endpoint, and `failures`
     consecutive failed probes (infinite after a refused connection). `decisions` counts this
     picker's decisions, and `chosen` is the number of the latest one for the endpoint, or 0.
@@ -435,10 +436,16 @@ class EndpointTable(Names):
     # -- counting ------------------------------------------------------------------------------
 
     def reserve(
-        self, slot: int, tokens: float, uncached_tokens: float, *, answering: bool = False
+        self,
+        slot: int,
+        tokens: float,
+        uncached_tokens: float,
+        answers: int = 1,
+        *,
+        answering: bool = False,
     ) -> None:
         """Count a request when it is decided or moves; `answering` means its prefill is over."""
-        self.in_flight[slot] += 1
+        self.in_flight[slot] += answers
         self.queued_tokens[slot] += tokens
         self.queued_uncached_tokens[slot] += uncached_tokens
         if not answering:
@@ -464,9 +471,9 @@ class EndpointTable(Names):
         if self.on_count is not None:
             self.on_count(slot, False)
 
-    def release(self, slot: int, tokens: float, uncached_tokens: float) -> None:
+    def release(self, slot: int, tokens: float, uncached_tokens: float, answers: int = 1) -> None:
         """Remove a complete request from the counters."""
-        in_flight = self.in_flight.item(slot) - 1.0
+        in_flight = self.in_flight.item(slot) - answers
         if in_flight > 0.0:
             self.in_flight[slot] = in_flight
             self.queued_tokens[slot] -= tokens

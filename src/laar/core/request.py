@@ -95,6 +95,7 @@ class Request:
             of which is a prompt to the engine.
         stream: the client requested a streamed answer.
         max_tokens: limit on the answer; None when the client set none.
+        answers: number of sequences that the engine generates at once.
         body_bytes: size of the body.
         body: the body, for readers outside the core; empty if there is none.
         digest: hash of the client's body, or of what else is known of it; 0 if nothing is.
@@ -152,6 +153,7 @@ class Request:
     longest_share: float = 1.0
     stream: bool = False
     max_tokens: int | None = None
+    answers: int = 1
     body_bytes: int = 0
     body: bytes = b""
     digest: int = 0

@@ -56,15 +56,19 @@ ASIDE_BYTES = 1 << 20
 bodies are read in a thread; for shorter ones, that would cost more than it saves other streams."""
 
 MAX_LIMIT_TOKENS = 1 << 31
+MAX_ANSWERS = 128
+"""Maximum number of a request's answers that count, as in OpenAI's API."""
 
 _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 """First bytes of gzip and zstd; JSON can't begin with them."""
 
 _MAX_SCALAR_BYTES = 4096
 _SAMPLING = "sampling_params"
+_COUNTS = ("n", "best_of", "n_cmpl")
+_COUNTED = frozenset((*_COUNTS, _SAMPLING))
 _LIMITS = frozenset((*LIMITS, _SAMPLING))
 _SAMPLES = frozenset((*SAMPLING, _SAMPLING))
-_READ_AT_LENGTH = {"model", "stream", *LIMITS, *SAMPLING, "cache_salt", "store", "background"}
+_READ_AT_LENGTH = {"model", "stream", *LIMITS, *SAMPLING, "cache_salt", "store", "background", "n"}
 _ACTS = frozenset(("store", "background", "tools"))
 _HARMLESS_TOOLS = ("function", "custom", "local_shell", "web_search")
 """Types of tools that clients run, or that only read."""
@@ -142,6 +146,10 @@ def read_body(api: Api, body: bytes) -> Body:
         longest_share=spans.longest_share,
         stream=document.get("stream") in _TRUE,
         max_tokens=None if _LIMITS.isdisjoint(document) else _limit(document),
+        answers=min(
+            spans.prompts * (1 if _COUNTED.isdisjoint(document) else _answers(document)),
+            MAX_ANSWERS,
+        ),
         reproducible=not _SAMPLES.isdisjoint(document) and is_reproducible(document),
         salt=salt if isinstance(salt, str) else "",
         model_span=model_span(body) if len(body) > ASIDE_BYTES else None,  # else when needed
@@ -171,6 +179,13 @@ def _acts(api: Api, document: Mapping[str, Any]) -> bool:
         isinstance(tool, dict) and not str(tool.get("type")).startswith(_HARMLESS_TOOLS)
         for tool in (tools if isinstance(tools, list) else ())
     )
+
+
+def _answers(document: Mapping[str, Any]) -> int:
+    """Return the number of answers to each prompt: engines may generate more than they return."""
+    given = document.get(_SAMPLING) or document
+    asked = [given.get(name) for name in _COUNTS] if isinstance(given, dict) else []
+    return max((count for count in asked if type(count) is int), default=1) or 1
 
 
 def _limit(document: Mapping[str, Any]) -> int | None:

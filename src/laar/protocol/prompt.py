@@ -55,6 +55,7 @@ class Spans:
     question: str = ""
     tokens: int = 0
     longest_share: float = 1.0
+    prompts: int = 1
     media: int = 0
 
     def add(self, texts: list[str]) -> None:
@@ -241,11 +242,12 @@ def _prompt(document: dict[str, Any], key: str, spans: Spans) -> None:
         if all(
             isinstance(row, list) and all(isinstance(token, int) for token in row) for row in rows
         ):
-            spans.tokens = sum(map(len, rows))
+            spans.tokens, spans.prompts = sum(map(len, rows)), len(rows)
             spans.longest_share = max(map(len, rows)) / max(spans.tokens, 1)
     else:
         texts = [prompt] if isinstance(prompt, str) else prompt
         longest, total = spans.batch(texts)
+        spans.prompts = len(texts)
         spans.question = texts[-1] if isinstance(texts[-1], str) else ""
         spans.longest_share = longest / total if total else 1.0
 

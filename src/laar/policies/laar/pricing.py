@@ -115,6 +115,7 @@ class PricingInputs:
         cached_tokens: how many of them are probably cached.
         seconds_per_token: c(m).
         in_flight: n, the requests in flight there.
+        answers: how many answers the request asks for; each of them slows all others.
         rtt_s: seconds on the network (`View.wire_s`).
         again: r, text evicted from its cache that is requested again, as a share of the uncached
             tokens; None if caches have room.
@@ -142,6 +143,7 @@ class PricingInputs:
     rate: float
     mean_work_s: float
     later: Later | None = None
+    answers: int = 1
 
 
 def asked_of(traffic: Traffic, slots: Slots, now: float) -> Asked:
@@ -218,6 +220,7 @@ def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInpu
         later=None
         if view.tpot_objective_s is None and traffic.any_hurried <= 0.0
         else later_of(engine, traffic, view.tpot_objective_s),
+        answers=view.request.answers,
     )
 
 
@@ -234,7 +237,7 @@ def price(of: PricingInputs) -> Price:
     full = None
     if of.crowded is not None or engine.ever_full:
         # Wait for a slot or for cache room until enough of the requests in flight have ended.
-        over = np.maximum(n + 1.0 - engine.slots, 0.0)
+        over = np.maximum(n + of.answers - engine.slots, 0.0)
         n = np.minimum(n, engine.slots)
         life = base + c * of.mean_work_s * (1.0 + s * n) + engine.answer_s + 2.0 * b * n
         queued = over * life / engine.slots
@@ -247,7 +250,10 @@ def price(of: PricingInputs) -> Price:
     idle = _ONE - np.minimum(_MAX_LOAD, engine.cw * load)
     slower, beside, half_prefill = s * n, b * n, _HALF * prefill
     slowed_prefill = prefill * slower
-    answer = (engine.answer_s + beside) / idle
+    answer = engine.answer_s + beside
+    if of.answers > 1:  # they slow each other, too
+        answer, beside = answer + b * (of.answers - 1), of.answers * beside
+    answer = answer / idle
     alone = base + prefill + slowed_prefill
     first = alone + wait
 

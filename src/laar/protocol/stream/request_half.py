@@ -343,7 +343,8 @@ class RequestHalf(StreamState):
     def _complete_request(self, request: Body) -> None:
         """Add information from the headers and the path to what was read from the body."""
         head, env, facts = self._head, self.env, self._facts
-        request.encodes = facts.route in paths.ENCODING_ROUTES
+        if facts.route in paths.ENCODING_ROUTES:
+            request.encodes, request.answers = True, 1
         frees = facts.any_model or head.method == "OPTIONS" or self._asked_list() is not None
         if head.path and not frees:  # a path that the gateway does not show may name a model
             request.needs_model = request.needs_model or 400
