@@ -232,6 +232,9 @@ async def test_envoy_counters_are_reported(tmp_path):
         {"name": "http.data.ext_proc.laar.failure_mode_allowed", "value": 3},
         {"name": "cluster.laar-picker.upstream_rq_pending_overflow", "value": 2},
         {"name": "cluster.laar-picker.upstream_cx_overflow", "value": 0},
+        {"name": "cluster.endpoints.outlier_detection.ejections_overflow", "value": 86},
+        {"name": "listener.data.downstream_cx_overflow", "value": 5},
+        {"name": "cluster.endpoints.upstream_rq_retry_overflow", "value": 1},
         {"histograms": {}},
     ]
     routes = {
@@ -244,7 +247,7 @@ async def test_envoy_counters_are_reported(tmp_path):
         _, found = await examine(given, envoy=f"http://{address}")
     texts = " | ".join(finding.what for finding in found)
     assert "failure_mode_allowed 3" in texts
-    assert "turned 2 requests away" in texts
+    assert "turned 3 requests away" in texts
     assert "1.31.2" in texts
 
 

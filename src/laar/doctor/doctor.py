@@ -67,6 +67,7 @@ _COUNTERS = {
     "spurious_msgs_received": ("the picker's answer did not match Envoy's state", "see laar's log"),
     "rejected_header_mutations": ("a header set by the picker was rejected", "see laar's log"),
 }
+_OF_BREAKERS = re.compile(r"upstream_(cx|rq)_\w*overflow")
 
 
 @dataclass
@@ -442,6 +443,7 @@ def _envoy_counters(stats: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     for name, (what, remedy) in _COUNTERS.items():
         if count := totals[name]:
             yield warning("Envoy", f"{name} {count}: {what}", remedy)
-    if overflows := sum(n for name, n in totals.items() if name.endswith("_overflow")):
+    # Other counters of overflows are not theirs: `outlier_detection.ejections_overflow`, say.
+    if overflows := sum(n for name, n in totals.items() if _OF_BREAKERS.fullmatch(name)):
         what = f"circuit breakers turned {overflows} requests away"
-        yield warning("Envoy", what, "raise circuit_breakers.thresholds, as above")
+        yield warning("Envoy", what, "raise circuit_breakers.thresholds of the cluster")
