@@ -30,6 +30,8 @@ ACTS = {  # creates or changes something, or may: nobody said that it only compu
     "/v1/fine_tuning/jobs": b'{"model":"m","training_file":"f"}',
     "/v1/messages/batches": b'{"requests":[]}',
     "/v1/vector_stores": b"{}",
+    "/v1/images/generations": orjson.dumps(TEXT),  # dear to repeat
+    "/v1/images/edits": FORM,
     "/v1/videos": FORM,
     "/v1/videos/generations": orjson.dumps(TEXT),
     "/v1/threads/t/runs": orjson.dumps(TEXT),
@@ -48,7 +50,6 @@ COMPUTES = {
     "/v1/rerank": b'{"model":"m","query":"a","documents":["b"]}',
     "/tokenize": b'{"model":"m","prompt":"hello"}',
     "/v1/audio/transcriptions": FORM,
-    "/v1/images/generations": b'{"model":"m","prompt":"hello"}',
 }
 
 
@@ -130,7 +131,8 @@ async def test_only_a_computation_is_repeated_once_it_may_have_arrived(fleet, fi
         answer, attempts = await running.post(path, own, behave, **form)
         computes = COMPUTES.get(path) is body
         shown = int(failure) if failure.isdigit() else 502 if failure == "breaks-off" else 503
-        expected = (200, 2) if computes or failure == "429" else (shown, 1)
+        stays = any(word in path for word in ("files", "uploads", "batches"))
+        expected = (200, 2) if computes or (failure == "429" and not stays) else (shown, 1)
         if not computes and failure != "429":
             copies = max(copies, attempts)
         if (answer.status, attempts) != expected:
@@ -139,6 +141,24 @@ async def test_only_a_computation_is_repeated_once_it_may_have_arrived(fleet, fi
             await running.post(path, own, **form)
     figure("copies of a creation, at most", copies, "1")
     assert not wrong
+
+
+@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+async def test_what_a_tenant_stores_stays_at_one_engine_whatever_it_answers(fleet, figure, shape):
+    running = await fleet(shape, trust_gateway_headers=True)
+    homes, elsewhere = set(), 0
+    for number, status in enumerate([429, 503, 500, 529]):
+        tenant = {"x-gateway-inference-fairness-id": f"tenant-{number}"}
+        form = {"content-type": "multipart/form-data; boundary=x", **tenant}
+        await running.post("/v1/files", FORM, **form)
+        home = next(engine for engine in running.engines if engine.arrived)
+        homes.add(home.address)
+        for behave in (says(status), says(status), None):
+            answer, attempts = await running.post("/v1/files", FORM, behave, **form)
+            elsewhere += attempts - len(home.arrived)
+            assert (answer.status, attempts) == (status if behave else 200, 1)
+    figure("uploads stored at another engine of three", elsewhere, "0")
+    assert elsewhere == 0
 
 
 def slowly(wait_s: float, status: int = 200):

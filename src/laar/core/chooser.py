@@ -396,6 +396,7 @@ class Chooser:
         """
         table, stays_as, slots = self.table, request.stays_as, group.slots
         if stays_as is not None:
+            slots = group.alive if len(group.alive) else slots  # those that are full, too
             keys = (f"{stays_as}\n{table.spec(slot).address}".encode() for slot in slots.tolist())
             hashes = list(map(xxhash.xxh3_64_intdigest, keys))
             order = sorted(range(len(slots)), key=hashes.__getitem__)[:_OPAQUE_DRAWS]

@@ -44,13 +44,13 @@ SUFFIXES: tuple[tuple[str, Api], ...] = (
     *((end, Api.OTHER) for end in _OTHERS),
 )
 
-_CONVERSATIONS = "/v1/conversations"
+_CONVERSATIONS, _IMAGES = "/v1/conversations", "/v1/images/generations"
 ROUTES: Mapping[str, tuple[str, ...]] = {
     **_ENCODERS,
     "/v1/embeddings": (*_ENCODERS["/v1/embeddings"], "/embeddings"),
     "/v1/audio/transcriptions": ("/transcriptions", "/translations"),
     "/v1/audio/speech": ("/speech",),
-    "/v1/images/generations": ("/images/generations", "/images/edits", "/images/variations"),
+    _IMAGES: ("/images/generations", "/images/edits", "/images/variations"),
     _CONVERSATIONS: ("/conversations",),
     "/v1/chat/completions": (*(*_WRITERS, "/count_tokens", "/tokenize", "/detokenize"),),
 }
@@ -254,7 +254,8 @@ class PathFacts(NamedTuple):
         api: format of the bodies; opaque for unknown paths.
         unread: their bodies are not read (`bodies.opaque_paths`).
         denied: they are refused.
-        computes: they only compute an answer, which may be done twice; `/responses` may do more.
+        computes: they only compute an answer, which may be done twice; `/responses` may do more, and
+            images take too long.
         route: a route that the engines which serve the path have; empty if not known.
         stores: the collection of objects that engines store: conversations, files, uploads or
             batches; empty for other paths.
@@ -294,7 +295,7 @@ def facts_reader(
             path.startswith(opaque),
             path in denied_paths,
             api not in (Api.OPAQUE, Api.RESPONSES)
-            or route not in ("", _CONVERSATIONS)
+            or route not in ("", _CONVERSATIONS, _IMAGES)
             or plain.endswith(_COMPUTING),
             route,
             stored[1] if stored else "",

@@ -86,10 +86,11 @@ def attempts_of(decision: Decision, limit: int, *, acts: bool, body_bytes: int |
     destinations = (ranked * limit)[:limit] if limit > len(ranked) else ranked
     if not limit:  # not laar's Envoy: kgateway's subsets match all metadata
         return Attempts(destinations, None, ())
-    repeats = not (acts or decision.once)
+    stays = decision.request.stays_as is not None  # no other endpoint has what it lists or adds to
+    repeats = not (acts or decision.once or stays)
     patience_s = _patience(decision, hedges=repeats and len(ranked) > 1)
     retries = []
-    if statuses := _STATUSES[repeats, not decision.alone]:
+    if statuses := _STATUSES[repeats, not (decision.alone or stays)]:
         retries.append((names.RETRIED_STATUSES, statuses))
     if repeats and body_bytes is not None and body_bytes <= RESENT_BYTES:
         retries.append((names.RETRY_ON, "reset"))
