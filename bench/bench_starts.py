@@ -1,10 +1,10 @@
 """Measure whom the default policy chooses before it knows the engines' speeds, in virtual time.
 
-`fresh`: fleets of three to six idle endpoints of unequal speed start under light load; after 100
-requests most of the next 100 should go to the fastest. `added`: a replica as fast as the fastest
-endpoint joins such a fleet; it should get one of the next 50 requests. `useless`: one of five equal
-endpoints ends its answers at once, whatever it says about their length; its speed alone should
-bring it no more than a fifth of 1,400 requests.
+`fresh`: fleets of three to six idle endpoints of unequal speed start under light load; most of the
+requests 20 to 60, and of those after 100, should go to the fastest. `added`: a replica as fast as
+the fastest endpoint joins such a fleet; it should get one of the next 50 requests. `useless`: one
+of five equal endpoints ends its answers at once, whatever it says about their length; its speed
+alone should bring it no more than a fifth of 1,400 requests.
 
     python -m bench starts
     python -m bench starts --seeds 5
@@ -98,12 +98,13 @@ REPORTED = [site("e0", "granite", 1.2), site("e1", "phi", 0.38), site("e2", "gra
 """The fleet of the report that led to this benchmark."""
 
 
-def fresh(seed: int, sites: Sequence[Site] | None = None) -> float:
-    """Return the share that the fastest endpoint gets of the requests after the warm-up."""
+def fresh(seed: int, sites: Sequence[Site] | None = None) -> tuple[float, float]:
+    """Return the fastest endpoint's share of the requests 20 to 60, and after the warm-up."""
     rng = random.Random(f"fresh {seed}")
     sites = sites or unequal(rng)[1]
     addresses = chosen(fleet_of(sites, seed), rng, WARM_UP + NEXT, 1.0)
-    return addresses[WARM_UP:].count(sites[-1].name) / NEXT
+    name = sites[-1].name
+    return addresses[20:60].count(name) / 40, addresses[WARM_UP:].count(name) / NEXT
 
 
 def added(seed: int) -> int:
@@ -157,9 +158,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=count, default=30, help="runs of each part")
     seeds = range(parser.parse_args(argv).seeds)
     for name, sites in (("reported fleet", REPORTED), ("drawn fleets", None)):
-        shares = [fresh(seed, sites) for seed in seeds]
-        right = sum(share >= 0.5 for share in shares)
-        print(f"fresh, {name}: {right} of {len(seeds)} send most to the fastest")
+        by_time = zip(*(fresh(seed, sites) for seed in seeds), strict=True)
+        for when, of_time in zip(("requests 20 to 60", "later"), by_time, strict=True):
+            right = sum(share >= 0.5 for share in of_time)
+            print(f"fresh, {name}, {when}: {right} of {len(of_time)} send most to the fastest")
     got = [added(seed) for seed in seeds]
     print(f"added: {min(got)} to {max(got)} of the next {SOON} requests go to the new replica")
     for form in FORMS:

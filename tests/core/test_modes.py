@@ -22,6 +22,7 @@ from laar.flow.admission import Admission
 from laar.flow.settings import FlowSettings
 from laar.plugins.adapters import Adapters
 from laar.plugins.companions import beside
+from laar.plugins.shares import FairShares
 from laar.prefix.beliefs import PrefixBeliefs
 from support.directors import director_of
 
@@ -210,9 +211,8 @@ def test_any_mix_of_modes_teaches_the_pace_and_none_their_lengths(seed: int, cou
     assert spoken.terms is not None
     if counts:  # 50 tokens a second, in any mode
         assert spoken.terms.tpot_s == pytest.approx(0.02, rel=0.1)
-    paces = d.engines.paces
-    assert not paces.held.any()
-    assert paces.rest[:2] == pytest.approx(1.0, rel=0.2)
+    assert not d.plugins.get(FairShares).held
+    assert d.engines.paces.rest[:2] == pytest.approx(1.0, rel=0.2)
     restored = director(RIGHT)
     restored.engines.restore(d.engines.state(), 0.0)
     again = restored.choose(asked(model="big"), now).view

@@ -77,7 +77,6 @@ def test_a_pace_that_forty_answers_do_not_show_is_sought_again_after_a_while() -
     for count in range(40):
         assert paces.outlook(slots) is not None, count
         for slot in slots.tolist():
-            paces.ended(slot, 0.2, None)
             paces.learn(slot, 1.0, 0.001, 0.0, (0.0, 0.0), first=False)
     paces.work_out_all(0.0)
     assert paces.outlook(slots) is None

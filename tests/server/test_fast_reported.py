@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from laar.core.membership import FAST_LABEL, EndpointSpec
+from laar.core.membership import EndpointSpec
 from laar.faults import Fault
+from laar.plugins.shares import FAST_LABEL, FairShares
 from laar.server.collectors import Collectors
 from laar.settings import Settings
 from support.directors import director_of
@@ -28,22 +28,26 @@ def test_a_fast_endpoint_is_named_until_its_pace_is_confirmed(by: str) -> None:
     fleet: Any = Mock(problem=problem)
     settings = Settings(endpoints_file=Path("unread.yaml"))
     ours = Collectors(settings, d, fleet, clock=lambda: 0.0, is_at_rest=lambda: False)
-    paces, explained = d.engines.paces, False
-    paces.explains = lambda *_: explained
+    shares, explained = d.plugins.get(FairShares), False
+
+    def hold(slot: int, now: float) -> list[int]:
+        if not explained:
+            shares.held.add(slot)
+        return []
+
+    shares._explain = hold  # type: ignore[method-assign]
 
     def answered() -> None:
-        for slot, seconds in enumerate((0.1, 0.7, 0.7)):
-            for first in (True, False):
-                paces.ended(slot, seconds, 20)
-                paces.learn(slot, seconds, 1.0, 0.0, (0.0, 0.0), first=first)
-        paces.work_out_all(0.0)
+        for _ in range(4):  # which are looked at together
+            for slot, seconds in enumerate((0.1, 0.7, 0.7)):
+                shares.ended(slot, seconds, 20, 0.0)
         ours._to_ask(0)
 
-    for _ in range(30):
+    for _ in range(12):
         answered()
     assert [*told] == [(Fault.FAST, "a:1")]
     assert " times as fast as its siblings" in told[Fault.FAST, "a:1"]
-    assert math.isclose(paces.first[0], 1.0)
+    assert d.engines.untaught == {0}
     explained = by == "answers"
     if by != "answers":
         labels = {FAST_LABEL: "true"}

@@ -36,9 +36,9 @@ NOT_SAVED = {
     "shown by the next answers": "laar.health Found._reports _Cache.missed _Cache.missed_stamp",
     "in flight, in the last minutes, or read every second": "laar.core.batches laar.core.traffic "
     "laar.core.endpoints laar.plugins.trying laar.prefix.demand laar.sharing Evictions._waiting "
-    "Evictions._age_of Evictions._next_at Paces._learned Paces.credit PrefixIndex.now "
-    "Retrying._sent",
-    "kept to a second": "_Use.at",
+    "Evictions._age_of Evictions._next_at Paces._learned PrefixIndex.now "
+    "Retrying._sent laar.plugins.shares",
+    "kept to a second": "_Use.at PrefixIndex.oldest_at",
     "worked out when needed": "laar.core.candidates laar.prefix.blocks Evictions._survival",
     "relative to this process's start": "Line.level Line._recent Paces._levels PrefixIndex._stamp "
     "_Cache.by_age _Cache.changes _Use.claim _Use.stamp _Use.witness",
@@ -198,7 +198,7 @@ def test_a_restarted_picker_learns_on_as_if_it_had_not_restarted(seed):
     for number in range(20):
         request = fleet.request(f"later {number}")
         numbers = explained(before, request, now)
-        assert explained(after, request, now) == pytest.approx(numbers, rel=0.25, abs=1e-3)
+        assert explained(after, request, now) == pytest.approx(numbers, rel=0.3, abs=1e-3)
 
 
 def plain(value):

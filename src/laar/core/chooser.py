@@ -29,7 +29,7 @@ from laar.core.guards import Faults
 from laar.core.interfaces import Assessor, PartFailure, Room, View
 from laar.core.plugin import NO_PARTS, Admitted, Parts, Plugin, Plugins, pick
 from laar.core.policy import Policy
-from laar.core.request import TEXTS, UPGRADE_REQUIRED, Api, Request
+from laar.core.request import UPGRADE_REQUIRED, Api, Request
 from laar.core.views import view_of
 from laar.errors import RequestError
 from laar.health import Health, HealthSettings
@@ -102,7 +102,6 @@ class Chooser:
         self.prefixes = prefixes
         self.health = health or Health(HealthSettings(enabled=False), rng=random.Random(0))
         self.engines = Engines(table)
-        self.engines.paces.explains = self.health.explains
         self.degraded = Faults()
         self._on_fault = on_fault
         self.plugins = Plugins(
@@ -211,6 +210,8 @@ class Chooser:
         exhausted = once = False
         prefiller = engine_priority = None
         parts = ranking.picked
+        if view is None and "keep" in group.parts.points:
+            parts = Parts((of, part) for of, part in group.parts.items() if "keep" in of.points)
         if view is not None and policy is not None:
             tokens = view.tokens.item(at)
             tried = with_model(earlier, model) if earlier else (model,)
@@ -352,10 +353,9 @@ class Chooser:
             times, may = view.times_tried, in_all(eligible)
             least = (times if may is None else times[may]).min()
             prefer(eligible, "tried", times == least)
-        if self.engines.paces.quick and not on_trial:
-            over = self.engines.paces.over(view.slots, is_text=view.request.api in TEXTS)
-            if over is not None:
-                prefer(eligible, "share", ~over)
+        if "keep" in view.parts.points and not on_trial:
+            for name, mask in self.plugins.keep(view.request, view.parts, view.slots, view.now):
+                prefer(eligible, name, mask)
         if kept is not None:
             prefer(eligible, "policy", kept)
         may = in_all(eligible) if eligible else None
@@ -406,8 +406,8 @@ class Chooser:
             reported = table.waiting[drawn] + table.running[drawn]
             reported = np.where(fresh(table, drawn, now), reported, 0.0)
             load = np.fmax(table.in_flight[drawn], reported)  # NaN means not reported
-            if (over := self.engines.paces.over(drawn, is_text=False)) is not None:
-                load = np.where(over, np.inf, load)
+            for _, kept in self.plugins.keep(request, group.parts, drawn, now):
+                load = np.where(kept, load, np.inf)
             order = [order[at] for at in np.argsort(load, kind="stable").tolist()]
         return Ranking(
             slots=slots, order=order, reason="opaque", eligible={}, last=group.standing.last

@@ -1,23 +1,21 @@
 """The candidates that a request may go to: a mask per cause of exclusion, and their intersection.
 
 Flow control is binding, and so are the needs of the request (`Plugin.fit`), of which some
-candidate meets the most. Earlier refusals, the retry rule, fair shares and a policy's filters are
-preferences: their masks are dropped if no candidate would remain.
+candidate meets the most. Earlier refusals, the retry rule, what plug-ins keep and a policy's
+filters are preferences: their masks are dropped if no candidate would remain.
 """
 
 from __future__ import annotations
-
-from typing import Literal
 
 import numpy as np
 
 from laar.core.endpoints import Mask
 from laar.core.interfaces import NoRoomError, Room, View
 
-Cause = Literal["window", "room", "refuses", "tried", "share", "policy"]
-"""Why an endpoint is excluded: the request is too long; flow control has no room; the engine
-refuses such requests; the retry rule; its share while nothing explains its speed; a policy's
-filter."""
+Cause = str
+"""Why an endpoint is excluded: `window`, the request is too long; `room`, flow control has none;
+`refuses`, the engine refuses such requests; `tried`, the retry rule; the name of a plug-in that
+keeps others; `policy`, a filter."""
 
 Eligible = dict[Cause, Mask]
 """By cause, the candidates not excluded for it, the most important cause first; empty if all

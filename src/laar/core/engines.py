@@ -37,7 +37,7 @@ not: hard questions go to other modes than easy ones, and are asked several time
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -118,6 +118,11 @@ class Engines:
         self._speed: Callable[[str], SpeedPrior] = lambda _model: SpeedPrior()
         self.on_sample: Callable[[int, Sample], None] = lambda _slot, _sample: None
         """Called with the slot and each sample that this picker measures, before it is learned."""
+        self.on_ended: Callable[[int, float, int | None, float], None] = lambda *_ended: None
+        """Called with a slot, the seconds of an answer (as at an idle endpoint, if it was priced),
+        its tokens if known, and now."""
+        self.untaught: Set[int] = frozenset()
+        """Slots whose answers teach their model nothing."""
         self._grow(table.capacity)
         table.on_grow.append(self._grow)
 
@@ -273,14 +278,14 @@ class Engines:
         longer = self.length(began.mode) if began.mode else 1.0
         if answer_tokens and began.mode:
             answer_tokens = max(round(answer_tokens / longer), 1)
-        self.paces.ended(slot, took / longer / (1.0 + d1 / d0 * others), answer_tokens)
+        self.on_ended(slot, took / longer / (1.0 + d1 / d0 * others), answer_tokens, now)
         if seen:  # prompts prefilled meanwhile delayed the answer
             waited = model.constants().cw * self.paces.first.item(slot)
             took = max(took - waited * (traffic.done_s.item(slot) - began.done_s), 0.1 * took)
         took /= longer
         even_s, weight = took / self.paces.rest.item(slot), _UNKNOWN_LENGTH
         if answer_tokens:
-            length = model.length(answer_tokens, usual=not self.paces.held.item(slot))
+            length = model.length(answer_tokens, usual=slot not in self.untaught)
             even_s, took, weight = even_s / length, took / length, 1.0
         elif model.counts_tokens:  # it may have been shorter than others
             return
@@ -358,7 +363,7 @@ class Engines:
 
     def _learn(self, slot: int, model: EngineModel, sample: Sample) -> None:
         features, weight, changed = sample.features, sample.weight, False
-        teaches = not self.paces.held.item(slot)
+        teaches = slot not in self.untaught
         first_level, rest_level = model.first.level, model.rest.level
         if sample.first:
             guess = max(0.0, model.first.guess(features))

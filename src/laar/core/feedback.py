@@ -28,8 +28,6 @@ class Feedback:
     def begin(self, decision: Decision, now: float) -> None:
         """Begin the engines' record of a request, before its endpoint counts it."""
         view, at, flight = decision.view, decision.position, decision.flight
-        if self._engines.paces.quick:
-            self._engines.paces.sent(flight.slot)
         if view is None:
             return
         began = Began(
@@ -75,6 +73,8 @@ class Feedback:
         """Tell the engines that a request ended, before the table removes it from its counts."""
         flight, now = decision.flight, decision.now + end.latency_s
         if (began := flight.began) is None:
+            if decision.view is None and end.ok and end.cause == "complete":
+                self._engines.on_ended(flight.slot, end.latency_s, None, now)
             return
         if not end.ok or end.cause != "complete" or (decision.request.shadow and not flight.served):
             self._engines.gone(began, now)

@@ -36,10 +36,6 @@ ON_DEMAND_LABEL = "laar.dev/on-demand"
 """Label or annotation with the names that an engine loads when it is first asked for them, besides
 those that it lists: names, or beginnings of names and a ``*``, separated by commas."""
 
-FAST_LABEL = "laar.dev/fast"
-"""Label of an endpoint that may well be faster than the others with its model: ``true``. Its speed
-is then believed whatever its answers look like."""
-
 SYSTEM_CA = "system"
 """Value given instead of a PEM file to use the system's CAs."""
 

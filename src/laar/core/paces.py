@@ -5,12 +5,6 @@ pace differs from 1 only if its samples stand out from their scatter, and old sa
 weight, so equal endpoints cost the same and share the load. `laar.core.engines` has the terms that
 the paces multiply.
 
-An endpoint that answers uselessly is fast, too. So one whose pace its siblings do not make
-plausible, by any clock, is `quick`; while nothing explains that (`laar.health.explained`) it is
-`held`: its pace is 1, it teaches its model nothing, and it gets a fair share of the requests for
-its model, and no more (`over`). So do all quick ones where answers are not texts: nobody can tell
-what those are worth. The label `laar.dev/fast` confirms a pace.
-
 An endpoint with few samples may be much faster or slower than they suggest. `outlook` has both: the
 pace that its samples suggest, and the one that is still possible (`laar.plugins.trying`).
 """
@@ -18,7 +12,7 @@ pace that its samples suggest, and the one that is still possible (`laar.plugins
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Annotated
 
@@ -26,9 +20,8 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
+from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.engine_model import ERROR
-from laar.core.membership import FAST_LABEL
 
 _MOST_LOG = math.log(20.0)  # cap on a pace: devices under one model name differ by less
 _MEMORY = 60.0  # effective number of samples
@@ -41,22 +34,13 @@ _MEMORY_S = 600.0  # a slow endpoint gets few requests, often minutes apart
 _TOGETHER = 8  # every eighth sample, of whichever model, updates its model's paces
 _PROVEN = 10.0  # answers after which an endpoint's pace is known
 _HOPE = math.log(5.0)  # how much faster than its siblings an endpoint may be that has not answered
-_IMPLAUSIBLE = math.log(1.5)  # an endpoint that much faster than the typical one is quick
-_AT_ONCE = math.log(3.0)  # and one whose answers, of whatever length, end that much earlier
-_STILL = 0.7  # how much of that keeps an endpoint quick
-_ENDS = 40.0  # effective number of answers in these means
-_FEW = 2.0  # minimum number of answers for a comparison with siblings
-_KNOWN = 0.3  # minimum weight of an endpoint's answers, which fades, to compare its pace
-_MOST_CREDIT = 2.0  # requests that a held endpoint may be behind its fair share
-
-Explains = Callable[[int, float, Set[int], float], bool]
-"""Returns whether anything explains a slot's pace (a logarithm), given the quick slots and now."""
+_QUARTER = 0.25  # of a try that another answer counts
 
 _Log = Annotated[float, Meta(gt=-1e4, lt=1e4)]
 _Count = Annotated[float, Meta(ge=0, lt=1e4)]
 _Pace = tuple[_Log, _Count, _Count, _Log, _Count, _Count]
 _Age = Annotated[float, Meta(ge=0)]
-_State = tuple[_Pace, tuple[_Log, _Count, _Log, _Count], _Count, tuple[_Age, _Age]]
+_State = tuple[_Pace, _Count, tuple[_Age, _Age]]
 
 
 class Paces:
@@ -73,14 +57,6 @@ class Paces:
         self._learned = 0
         self.first: Floats = np.empty(0)
         self.rest: Floats = np.empty(0)
-        self.quick: dict[int, float] = {}
-        """The slots that are faster than their siblings make plausible, and the logarithm of their
-        paces over those."""
-        self.held: Mask = np.empty(0, np.bool_)
-        """Whether a slot is quick and nothing explains that."""
-        self.explains: Explains = lambda _slot, _pace, _quick, _now: True
-        self.credit: Floats = np.empty(0)
-        """Requests by which a quick slot is behind its fair share."""
         self.tries: Floats = np.empty(0)
         """Recent requests that went to an endpoint only because its pace is not known, and a
         quarter of its other answers: if forty did not show it, it hardly matters."""
@@ -89,8 +65,6 @@ class Paces:
         self._columns: Floats = np.empty((6, 0))  # log, weight, scatter: of `first`, `rest`
         self._paced_at: Floats = np.empty((2, 0))  # of the last fading; of the latest sample
         self._levels: Floats = np.empty((2, 0))  # what the logarithms are relative to
-        self._ends: Floats = np.empty((4, 0))
-        # Mean log of the answers' seconds, and their number; the same for those of known length.
 
     def grow(self, size: int) -> None:
         """Grow to the table's size."""
@@ -98,10 +72,7 @@ class Paces:
         self._columns = np.pad(self._columns, ((0, 0), (0, more)))
         self._paced_at = np.pad(self._paced_at, ((0, 0), (0, more)))
         self._levels = np.pad(self._levels, ((0, 0), (0, more)))
-        self._ends = np.pad(self._ends, ((0, 0), (0, more)))
         self.tries = np.pad(self.tries, (0, more))
-        self.held = np.pad(self.held, (0, more))
-        self.credit = np.pad(self.credit, (0, more))
         self.first = np.pad(self.first, (0, more), constant_values=1.0)
         self.rest = np.pad(self.rest, (0, more), constant_values=1.0)
 
@@ -145,6 +116,8 @@ class Paces:
         logs[slot] = logs.item(slot) * keep + weight * log
         seen[slot] = before * keep + weight
         self._paced_at[1, slot] = as_of
+        if not first:
+            self.tries[slot] = min(self.tries.item(slot) + _QUARTER, _MEMORY)
         model_id = self._table.model_id[slot]
         self._learned += 1
         if self._learned < _TOGETHER or model_id < 0:  # its endpoint is leaving
@@ -160,46 +133,19 @@ class Paces:
         self._columns[::3, slots] += self._columns[1::3, slots] * (self._levels[:, slots] - now)
         self._levels[:, slots] = now
 
-    def ended(self, slot: int, seconds: float, tokens: int | None) -> None:
-        """Learn how soon an answer ended, as at an idle endpoint, and its length if it is known."""
-        self.tries[slot] = min(self.tries.item(slot) + _PROVEN / _ENDS, _MEMORY)
-        ends = self._ends
-        for row, value in ((0, seconds), (2, tokens)):
-            if value:
-                mean, seen = ends.item(row, slot), min(ends.item(row + 1, slot) + 1.0, _ENDS)
-                ends[row, slot] = mean + (math.log(max(value, 1e-6)) - mean) / seen
-                ends[row + 1, slot] = seen
-
-    def sent(self, slot: int) -> None:
-        """Count a request towards the fair shares of the quick slots of its model."""
-        model_id, active = self._table.model_id, self._table.active
-        same = active[model_id[active] == model_id[slot]]
-        # Another model's requests count as well: it may be chosen only because nobody gets on here.
-        is_same = model_id[: len(self.credit)] == model_id[slot]
-        earned = np.where(is_same, 1.0 / max(len(same), 1), 1.0 / max(len(active), 1))
-        self.credit = np.minimum(self.credit + earned, _MOST_CREDIT)
-        self.credit[slot] = max(self.credit.item(slot) - 1.0, -1.0)
-
-    def over(self, slots: Slots, *, is_text: bool) -> Mask | None:
-        """Return which slots must not get another request yet; None if none.
-
-        These are the held ones that have had their fair share; all quick ones unless answers are
-        texts.
-        """
-        if not self.quick:
-            return None
-        quick = self.held[slots]
-        if not is_text:
-            quick = np.array(
-                [slot in self.quick and not self._is_confirmed(slot) for slot in slots.tolist()]
+    def clocks(self, slots: Slots) -> Iterator[tuple[Floats, Floats]]:
+        """Yield mean logarithms of the times to the first token, and the samples; then after it."""
+        for at, (logs, seen) in enumerate(((0, 1), (3, 4))):
+            count = self._columns[seen, slots]
+            yield (
+                self._columns[logs, slots] / np.maximum(count, 1e-9) + self._levels[at, slots],
+                count,
             )
-        over: Mask = quick & (self.credit[slots] < 0.0)
-        return over if np.count_nonzero(over) else None
 
     def outlook(self, slots: Slots) -> tuple[Floats, Floats] | None:
         """Return the likely and the best possible pace of some slots, over those in use.
 
-        The best possible pace of an endpoint that is proven, held or was tried often enough is not
+        The best possible pace of an endpoint that is proven or was tried often enough is not
         better than its likely pace, which is 1; None if that holds for all.
         """
         kept, models = self._outlook, self._table.models
@@ -240,12 +186,8 @@ class Paces:
         """Forget a slot whose endpoint was removed."""
         self._outlook = None
         self._columns[:, slot] = 0.0
-        self._ends[:, slot] = 0.0
         self.tries[slot] = 0.0
         self._paced_at[:, slot] = self._levels[:, slot] = 0.0
-        self.held[slot] = False
-        self.credit[slot] = 0.0
-        self.quick.pop(slot, None)
         self.first[slot] = self.rest[slot] = 1.0
 
     def state(
@@ -257,17 +199,17 @@ class Paces:
         """
         self._restate(same, levels)
         ages_s = np.fmin(np.fmax(as_of - self._paced_at[:, same], 0.0), _MOST_AGE_S)
-        columns = self._columns[:, same], self._ends[:, same], self.tries[same], ages_s
+        columns = self._columns[:, same], self.tries[same], ages_s
         rows = zip(*(of.T.tolist() for of in columns), strict=True)
-        for slot, (own, ends, tries, ages) in zip(same.tolist(), rows, strict=True):
+        for slot, (own, tries, ages) in zip(same.tolist(), rows, strict=True):
             if tries or any(own):
-                yield slot, [own, ends, tries, ages]
+                yield slot, [own, tries, ages]
 
     def restore(self, slot: int, known: object, as_of: float, levels: tuple[float, float]) -> None:
         """Restore a result of `state`, to be applied by `work_out_all`; skip invalid parts."""
         with suppress(msgspec.ValidationError, RecursionError):
             state = msgspec.convert(known, _State)
-            self._columns[:, slot], self._ends[:, slot], self.tries[slot], ages_s = state
+            self._columns[:, slot], self.tries[slot], ages_s = state
             self._levels[:, slot] = levels
             self._paced_at[:, slot] = as_of - np.array(ages_s)
 
@@ -292,15 +234,9 @@ class Paces:
             self._columns[:, same] = known
         first_logs, first_seen, first_scatter, rest_logs, rest_seen, rest_scatter = known
         weights = first_seen + rest_seen
-        held = self._find_held(same, known, as_of)
-        if held is not None:
-            weights = np.where(held, 0.0, weights)
-            first_scatter, rest_scatter = first_scatter * ~held, rest_scatter * ~held
         for own, count in ((first_logs, first_seen), (rest_logs, rest_seen)):
             # Relative to those with such samples: a prefiller has only first tokens.
-            of = count if held is None else count * ~held
-            mean = float(own @ (of > 0.0)) / max(float(np.add.reduce(of)), 1e-9)
-            own -= count * mean
+            own -= count * (float(np.add.reduce(own)) / max(float(np.add.reduce(count)), 1e-9))
         total = float(np.add.reduce(weights))
         scatter = float(np.add.reduce(first_scatter) + np.add.reduce(rest_scatter))
         # The less the endpoints differ, beyond chance, the more they say about each other.
@@ -327,49 +263,10 @@ class Paces:
             far = logs * logs * seen
             shown = np.maximum(0.0, 1.0 - (doubt + _EVEN**2 * seen) / np.maximum(far, 1e-12))
             logs = np.minimum(np.maximum(logs * shown, -_MOST_LOG), _MOST_LOG)
-            if held is not None:
-                logs[held] = 0.0
             change = np.abs(logs - np.log(pace[same]))
             changes.append(float(change @ weights) / max(total, 1e-9))
             pace[same] = np.exp(logs)
         return changes[0], changes[1]
-
-    def _find_held(self, same: Slots, known: Floats, as_of: float) -> Mask | None:
-        """Set `quick` and `held` for a model's endpoints, and return the latter; None if none is.
-
-        `known` are the columns of its endpoints.
-        """
-        first_logs, first_seen, _, rest_logs, rest_seen, _ = known
-        ends, answers, _, counted = self._ends.take(same, axis=1)
-        limit = np.where(counted >= _FEW, _IMPLAUSIBLE - _AT_ONCE, 0.0)
-        # The fewer answers, the more chance explains.
-        paces = _relative(ends, answers >= _FEW) + 2.0 / np.sqrt(np.maximum(answers, 1.0)) - limit
-        for logs, seen in ((first_logs, first_seen), (rest_logs, rest_seen)):
-            pace = _relative(logs / np.maximum(seen, 1e-9), seen >= _KNOWN)
-            paces = np.minimum(paces, pace + _SURE * ERROR / np.sqrt(np.maximum(seen, 1.0)))
-        was = np.array([slot in self.quick for slot in same.tolist()], np.bool_)
-        quick = paces < -_IMPLAUSIBLE * np.where(was, _STILL, 1.0)
-        held = np.zeros(len(same), np.bool_)
-        for at in np.flatnonzero(was & ~quick).tolist():
-            del self.quick[same.item(at)]
-        for at in np.flatnonzero(quick).tolist():
-            self.quick[same.item(at)] = paces.item(at)
-        for at in np.flatnonzero(quick).tolist():
-            slot = same.item(at)
-            held[at] = not (
-                self._is_confirmed(slot)
-                or self.explains(slot, paces.item(at), self.quick.keys(), as_of)
-            )
-        self.credit[same[quick & ~was]] = 0.0
-        self.held[same] = held
-        # Too few answers explain nothing: until there are more, only the share is bounded.
-        held = held & (np.maximum(first_seen, rest_seen) >= _PROVEN)
-        return held if np.count_nonzero(held) else None
-
-    def _is_confirmed(self, slot: int) -> bool:
-        """Return whether the operator confirms that an endpoint is faster than its siblings."""
-        spec = self._table.by_slot.get(slot)
-        return spec is not None and spec.labels.get(FAST_LABEL) == "true"
 
 
 def _spread(values: Floats, weights: Floats, noise: float) -> float:
@@ -383,11 +280,3 @@ def _spread(values: Floats, weights: Floats, noise: float) -> float:
     far = values - float(values @ weights) / total
     beyond = float(weights @ (far * far)) - noise * (np.count_nonzero(weights) - 1)
     return max(0.0, beyond) / max(total - float(weights @ weights) / total, 1e-9)
-
-
-def _relative(logs: Floats, known: Mask) -> Floats:
-    """Return logarithms over that of the typical sibling, the upper median; 0 if not known."""
-    if not np.count_nonzero(known):
-        return np.zeros(len(logs))
-    usual = np.sort(logs[known])[np.count_nonzero(known) // 2]
-    return np.where(known, logs - usual, 0.0)

@@ -12,6 +12,7 @@ asked in this order; `docs/guides/write-a-plugin.md` has an example.
 | `prescore` | the view is complete, but not priced | replace its part; correct the view |
 | `price` | each candidate's seconds are known | replace them, and name those that it added |
 | `score` | the cost is known | replace it, with a reason |
+| `keep` | the candidates are scored, or one is drawn by load | prefer some of them |
 | `pick` | the scores are known | name the candidate that serves, rather than the best |
 | `select` | a winner is known | refuse it; put its part into the decision |
 | `decided` | the decision is made, its request not counted yet | look at it |
@@ -27,6 +28,7 @@ asked in this order; `docs/guides/write-a-plugin.md` has an example.
 | `save`, `restore` | a snapshot is written or read | keep what it learned over a restart |
 | `headers` | the request is sent | add its own |
 | `record`, `why`, `sentence` | a decision is shown | add its own |
+| `problems` | endpoints are looked after | tell an operator |
 | `samples` | laar's own metrics page is read | give the values of its metrics |
 
 A plug-in takes part in a request if `filter` or `admit` returned a part for it, and until a later
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
     from laar.core.guards import Faults
     from laar.core.interfaces import View
     from laar.core.request import Request
+    from laar.faults import Fault
     from laar.health import Health, Standing
     from laar.prefix.beliefs import PrefixBeliefs, PrefixMatch
     from laar.prefix.blocks import Chain
@@ -256,6 +259,13 @@ class Plugin:
     def score(self, view: View, part: Any, terms: Terms) -> None:
         """Change the cost (`terms.cost_s`), or the view's reason."""
 
+    def keep(self, request: Request, part: Any, slots: Slots, now: float) -> Mask | None:
+        """Return which candidates to prefer; None for all.
+
+        A plug-in with this point also takes part in requests whose body is not read, and so have
+        no view.
+        """
+
     def pick(
         self, view: View, standing: Standing, may: Mask | None, scores: Floats
     ) -> tuple[int, Part] | None:
@@ -332,6 +342,10 @@ class Plugin:
     def sentence(self, decision: Decision) -> str:
         """Return what else to say about the decision, as whole sentences; empty for nothing."""
         return ""
+
+    def problems(self) -> Iterable[tuple[Fault, str, str]]:
+        """Return what an operator should know: the fault, whose it is, and a sentence."""
+        return ()
 
     def samples(self) -> Iterable[Sample]:
         """Return the values of its metrics."""
@@ -417,6 +431,19 @@ class Plugins:
         masks = _answers(parts, point, methodcaller(point, request, *args), self.failed, refuses=())
         found = [mask for _, mask in masks]
         return np.logical_and.reduce(found) if found else None
+
+    def keep(
+        self, request: Request, parts: Parts, slots: Slots, now: float
+    ) -> Iterator[tuple[str, Mask]]:
+        """Yield which candidates the plug-ins prefer, by their names."""
+        asked = _answers(
+            parts,
+            "keep",
+            lambda of: of.keep(request, parts[of], slots, now),
+            self.failed,
+            refuses=(),
+        )
+        return ((of.name, mask) for of, mask in asked)
 
     def select(self, view: View, at: int) -> Parts:
         """Return the parts for the decision on the candidate at `at`.

@@ -23,7 +23,8 @@ _MEMORY = 16.0
 _FEW, _THEIRS = 3.0, 2.0
 """Minimum number of an endpoint's answers, and of each sibling's."""
 _SHORTER = math.log(1.35)
-"""How much shorter answers may be on average, beyond one standard error."""
+"""How much shorter answers may be on average, beyond one standard error, or two if earlier answers
+were not: a few long ones of a sibling must not refute an honest endpoint for minutes."""
 _MORE = 0.3
 """Share of answers that may repeat a text, or have another form than siblings', beyond theirs."""
 _RARE = 0.05
@@ -86,8 +87,11 @@ class Answers:
         self.sizes[shown.kind] = seen, mean + far / seen, variance
 
 
-def as_good(own: Answers, siblings: Sequence[Answers]) -> bool:
-    """Return whether answers are as long, as various and of the same form as most siblings'."""
+def as_good(own: Answers, siblings: Sequence[Answers], errors: float = 1.0) -> bool:
+    """Return whether answers are as long, as various and of the same form as most siblings'.
+
+    `errors` is the number of standard errors by which their lengths may differ.
+    """
     known = [each for each in siblings if each.seen >= _THEIRS]
     if own.seen < _FEW or not known or 2 * len(known) < len(siblings):
         return False
@@ -99,11 +103,11 @@ def as_good(own: Answers, siblings: Sequence[Answers]) -> bool:
         if _median([each.forms.get(form, 0.0) for each in known]) < _RARE
         and sum(each.forms.get(form, 0.0) for each in known) < _RARE * len(known)
     )
-    shorter = _shorter(own, known)
+    shorter = _shorter(own, known, errors)
     return odd <= _MORE and shorter is not None and shorter <= _SHORTER
 
 
-def _shorter(own: Answers, known: Sequence[Answers]) -> float | None:
+def _shorter(own: Answers, known: Sequence[Answers], errors: float) -> float | None:
     """Return by how much answers are surely shorter than siblings', in log units."""
     gap = weight = noise = 0.0
     for kind, (seen, mean, variance) in own.sizes.items():
@@ -115,7 +119,7 @@ def _shorter(own: Answers, known: Sequence[Answers]) -> float | None:
         gap += seen * (_median([level for _, level, _ in theirs]) - mean)
         noise += seen * seen * spread * (1.0 / seen + 1.0 / count)
         weight += seen
-    return None if not weight else (gap - math.sqrt(noise)) / weight
+    return None if not weight else (gap - errors * math.sqrt(noise)) / weight
 
 
 def _median(values: Sequence[float]) -> float:
@@ -132,6 +136,7 @@ class Explained:
     def __init__(self) -> None:
         self.answers = Answers()
         self._pace = 0.0
+        self._were_good = False
         self._asked_at = float("-inf")
 
     def by_answers(self, pace: float, siblings: Sequence[Answers], now: float) -> bool:
@@ -145,4 +150,6 @@ class Explained:
             self._pace = pace
             if self.answers.total > _YOUNG:
                 self.answers.forget()
-        return as_good(self.answers, siblings)
+                self._were_good = False
+        self._were_good = as_good(self.answers, siblings, 1.0 + self._were_good)
+        return self._were_good

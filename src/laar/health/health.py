@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Iterable, Iterator, Set
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
 from laar.health.breaker import OTHERS_TRIAL_S, HealthSettings, Rules, State, Word
@@ -379,22 +379,6 @@ class Health:
         if known is None or known.breaker.is_out or known.is_gone:
             return False
         return failed_at == -math.inf or known.alive_at > failed_at
-
-    def explains(self, slot: int, pace: float, quick: Set[int], now: float) -> bool:
-        """Return whether a slot's answers explain its pace, a logarithm; read some more.
-
-        `quick` are the slots that stand out, and so are not compared with.
-        """
-        known = self._endpoints.get(slot)
-        if known is None or not self.settings.enabled:
-            return True
-        calm = [e for e in known.others() if e.slot not in quick and not e.breaker.is_out]
-        for endpoint in (known, *calm):
-            endpoint.to_read = max(endpoint.to_read, 1)
-        answers = [endpoint.explained.answers for endpoint in calm]
-        if not known.explained.by_answers(pace, answers, now):
-            return False
-        return self.questions.repeats(known, calm, now)
 
     # -- for reports ---------------------------------------------------------------------------
 

@@ -173,6 +173,8 @@ class Questions:
             good = reply is not None and reply.found == GOOD
             self._said[slot].append(reply.said if reply is not None and good else 0)
             self._said_at[slot] = now
+            if len(self._said[slot]) < _TIMES:
+                self._controls[slot] = False
         endpoint = records.endpoints.get(slot)
         if endpoint is None:
             return

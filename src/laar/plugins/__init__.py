@@ -9,6 +9,7 @@ from laar.plugins.comparison import Comparison
 from laar.plugins.deadly import DeadlyBodies
 from laar.plugins.pulls import Pulls
 from laar.plugins.retrying import Retrying
+from laar.plugins.shares import FairShares
 from laar.plugins.stored import StoredObjects
 from laar.plugins.trying import Trying
 from laar.plugins.windows import Windows
@@ -27,6 +28,7 @@ def own() -> list[Plugin]:
         StoredObjects(),
         Windows(),
         Retrying(),
+        FairShares(),
         Pulls(),
         Adapters(),
         Companions(),

@@ -21,9 +21,10 @@ from laar.core.interfaces import View
 from laar.core.plugin import Answering, Core, Part, Plugin
 from laar.health import Standing
 
-WAITS, WAITS_LONG = 8.0, 64.0
-"""Decisions for which an endpoint was not chosen before it is tried: with any request, and with one
-that leaves most of its prompt cached elsewhere, as conversations do."""
+WAITS_LITTLE, WAITS, WAITS_LONG = 3.0, 8.0, 64.0
+"""Decisions for which an endpoint was not chosen before it is tried: if it is likely to be the
+cheapest, with any request, and with one that leaves most of its prompt cached elsewhere, as
+conversations do."""
 
 SHARE, MOST_SAVED = 0.1, 4.0
 """What tries may cost in addition: the share of each request's cost, and how many costs of a
@@ -82,7 +83,8 @@ class Trying(Plugin):
             return None
         waited = table.decisions - table.chosen[view.slots]
         leaves = view.cached_tokens.item(best) - view.cached_tokens > 0.5 * view.tokens
-        can &= (waited >= np.where(leaves, WAITS_LONG, WAITS)) & (view.in_flight == 0.0)
+        waits = np.where(cost_s * likely < least_s, WAITS_LITTLE, WAITS)
+        can &= (waited >= np.where(leaves, WAITS_LONG, waits)) & (view.in_flight == 0.0)
         if well is not None:
             can &= well
         if may is not None:

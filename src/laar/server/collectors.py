@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from laar.core.attempts import ENDPOINT
 from laar.core.director import Director
 from laar.core.endpoints import Slots
 from laar.core.filters import MAX_FAILURES, STALE_S, awake
-from laar.core.membership import EVENTS_LABEL, FAST_LABEL, EndpointSpec
+from laar.core.membership import EVENTS_LABEL, EndpointSpec
 from laar.core.roundtrip import STALE_AFTER_S
 from laar.datalayer.asking import Asking, ask, keep_asking
 from laar.datalayer.dns import Resolver
@@ -197,20 +198,14 @@ class Collectors:
         }
         self._tell(Fault.SUSPECT, found)
 
-    def _report_fast(self) -> None:
-        """Report endpoints whose pace nothing explains yet."""
-        paces, table = self._director.engines.paces, self._table
-        found = {
-            table.spec(slot).key: (
-                f"is {math.exp(-pace):.0f} times as fast as its siblings; until its "
-                "clients' answers explain that, it gets a fair share; label "
-                f'{FAST_LABEL}: "true" confirms it'
-            )
-            for slot, pace in paces.quick.items()
-            if paces.held[slot] and slot in table.by_slot
-        }
-        told = self._told.get(Fault.FAST, {})  # the number changes with each answer
-        self._tell(Fault.FAST, {key: told.get(key, text) for key, text in found.items()})
+    def _report_plugins(self) -> None:
+        """Report what plug-ins found."""
+        own = (Fault.ENDPOINT, Fault.SUSPECT)
+        found: dict[Fault, dict[str, str]] = {of: {} for of in self._told if of not in own}
+        for fault, name, text in chain.from_iterable(self._director.plugins.each("problems")):
+            found.setdefault(fault, {})[name] = text
+        for fault, of_fault in found.items():
+            self._tell(fault, of_fault)
 
     def _tell(self, fault: Fault, found: dict[str, str]) -> None:
         """Report what was found, by name, and clear what no longer is."""
@@ -236,7 +231,7 @@ class Collectors:
         running = table.active[awake(table, table.active, now)]
         self._report_out(running, now)
         self._report_suspects()
-        self._report_fast()
+        self._report_plugins()
         due: list[Asking] = []
         for slot in questions.due(now, most):
             if slot in running:

@@ -1,0 +1,265 @@
+"""A fair share, and no more, for an endpoint that nothing explains to be so fast.
+
+An endpoint that answers uselessly is fast, too. So one that is faster than its model's other
+endpoints make plausible, by any clock, is `quick`; while nothing explains that
+(`laar.health.explained`) it is `held`: it teaches its model nothing, and gets a fair share of the
+requests for its model. So do all quick ones where answers are not texts: nobody can tell what those
+are worth. The label `laar.dev/fast` confirms a pace.
+
+The usual pace is that of the endpoints which are no faster than their model was before. So if most
+endpoints of a model turn useless alike, the others judge them. Without such a past, or if all have
+changed, it is the median.
+
+What explains a pace is answers, and an endpoint beside a cheaper one may get no requests. So those
+whose answers are missing, held or beside a held one, get a request now and then, until there are
+enough to compare.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Annotated
+
+import numpy as np
+from msgspec import Meta
+
+from laar.core.candidates import Group
+from laar.core.decision import Decision
+from laar.core.endpoints import Floats, Mask, Slots
+from laar.core.engine_model import ERROR
+from laar.core.interfaces import View
+from laar.core.plugin import Answering, Core, Part, Plugin
+from laar.core.request import TEXTS, Request
+from laar.faults import Fault
+from laar.health.endpoint import Endpoint
+from laar.latest import Latest
+from laar.plugins.trying import WAITS_LITTLE
+from laar.untrusted import Text, valid
+
+FAST_LABEL = "laar.dev/fast"
+"""Label of an endpoint that may well be faster than the others with its model: ``true``. Its speed
+is then believed whatever its answers look like."""
+
+_IMPLAUSIBLE = math.log(1.5)  # an endpoint that much faster than the usual one is quick
+_AT_ONCE = math.log(3.0)  # and one whose answers, of known lengths, end that much earlier
+_STILL = 0.7  # how much of that keeps an endpoint quick
+_SURE = 3.0  # standard errors that chance explains
+_ENDS = 40.0  # effective number of answers in the means
+_FEW = 2.0  # minimum number of answers for a comparison with siblings
+_KNOWN = 0.3  # minimum weight of an endpoint's answers, which fades, to compare its pace
+_PROVEN = 10.0  # answers after which an endpoint's pace is known
+_TOGETHER = 4  # every fourth answer, of whichever model, updates its model's endpoints
+_MOST_CREDIT = 2.0  # requests that a quick endpoint may be behind its fair share
+_COMPARED = 12.0  # answers of each endpoint after which no more are asked for
+_FOLLOWS = 0.1  # how much of a change of the usual pace is taken over
+_MOST_MODELS = 3 * 1024
+
+_Log = Annotated[float, Meta(gt=-1e4, lt=1e4)]
+_Count = Annotated[float, Meta(ge=0, lt=1e9)]
+
+
+class FairShares(Plugin):
+    """Bounds what speed earns."""
+
+    name = "share"
+
+    def __init__(self) -> None:
+        self.quick: dict[int, float] = {}
+        """The slots that are faster than their siblings make plausible, and the logarithm of their
+        paces over those."""
+        self.held: set[int] = set()
+        """Those of them whose paces nothing explains."""
+        self._missing: Sequence[int] = ()
+        """The slots whose answers are needed to explain the pace of a held one, or to refute it."""
+        self._credit: dict[int, float] = {}
+        """Requests by which a quick slot is behind its fair share."""
+        self._ends: dict[int, tuple[float, float, float]] = {}
+        """Mean log of the answers' seconds, their number, and the number with a known length."""
+        self._usual: Latest[tuple[str, int], float] = Latest(_MOST_MODELS)
+        """The usual logarithm, by model and clock."""
+        self._answers = 0
+        self._told: dict[int, str] = {}
+
+    def join(self, core: Core) -> None:
+        """Keep the core, and listen to the ends of answers."""
+        self._core = core
+        core.engines.on_ended = self.ended
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def filter(self, group: Group, able: Slots, answering: Answering, now: float) -> Part | None:
+        """Take part while an endpoint is quick."""
+        return Part() if self.quick else None
+
+    def keep(self, request: Request, part: Part, slots: Slots, now: float) -> Mask | None:
+        """Prefer an endpoint whose answers are missing, or those that have not had their share."""
+        is_text = request.api in TEXTS
+        is_special = request.tried or request.objective or request.ttft_objective_s is not None
+        if is_text and self._missing and not is_special:
+            table = self._core.table
+            waited = table.decisions - table.chosen[slots]
+            turn = (waited >= WAITS_LITTLE) & (table.in_flight[slots] == 0.0)
+            turn &= np.isin(slots, self._missing)
+            if np.count_nonzero(turn):
+                first: Mask = slots == slots[np.where(turn, waited, -1.0).argmax()]
+                return first
+        held = self.held if is_text else [s for s in self.quick if not self._is_confirmed(s)]
+        over = [slot for slot in held if self._credit[slot] < 0.0]
+        return ~np.isin(slots, over) if over else None
+
+    def select(self, view: View, part: Part, at: int) -> Part | None:
+        """Count each request."""
+        return part
+
+    def reserve(self, decision: Decision, now: float) -> None:
+        """Count a request towards the fair shares of the quick slots."""
+        table, slot = self._core.table, decision.flight.slot
+        model_id, active = table.model_id, table.active
+        same = max(int(np.count_nonzero(model_id[active] == model_id[slot])), 1)
+        for quick, credit in self._credit.items():
+            # Another model's requests count as well: it may be chosen only as nobody gets on here.
+            of = same if model_id[quick] == model_id[slot] else max(len(active), 1)
+            self._credit[quick] = min(credit + 1.0 / of, _MOST_CREDIT)
+        self.move(decision, now)
+
+    def move(self, decision: Decision, now: float) -> None:
+        """Count a request at the endpoint that serves it."""
+        slot = decision.flight.slot
+        if slot in self._credit:
+            self._credit[slot] = max(self._credit[slot] - 1.0, -1.0)
+
+    # -- endpoints -----------------------------------------------------------------------------
+
+    def ended(self, slot: int, seconds: float, tokens: int | None, now: float) -> None:
+        """Learn how soon an answer ended, and whether its length is known."""
+        mean, seen, counted = self._ends.get(slot, (0.0, 0.0, 0.0))
+        seen = min(seen + 1.0, _ENDS)
+        mean += (math.log(max(seconds, 1e-6)) - mean) / seen
+        self._ends[slot] = mean, seen, counted + bool(tokens)
+        self._answers += 1
+        model_id = self._core.table.model_id.item(slot)
+        together = 1 if self._missing else _TOGETHER
+        if self._answers >= together and model_id >= 0:  # else it is leaving
+            self._answers = 0
+            self._look(model_id, now)
+
+    def leave(self, slot: int) -> None:
+        """Forget a slot whose endpoint was removed."""
+        self._ends.pop(slot, None)
+        self.held.discard(slot)
+        self._forget(slot)
+
+    def save(self) -> object:
+        """Return how soon answers ended, and what is usual."""
+        spec = self._core.table.spec
+        ends = [(spec(slot).key, *known) for slot, known in self._ends.items()]
+        return [ends, [(*of, log) for of, log in self._usual.items()]]
+
+    def restore(self, saved: object) -> None:
+        """Restore a result of `save`."""
+        ends, usual = saved if isinstance(saved, list) and len(saved) == 2 else ([], [])
+        for key, *known in valid(ends, tuple[Text, _Log, _Count, _Count]):
+            if (slot := self._core.table.slot(key)) >= 0:
+                self._ends[slot] = (*known,)
+        for model, at, log in islice(valid(usual, tuple[Text, int, _Log]), _MOST_MODELS):
+            self._usual[model, at] = log
+
+    def problems(self) -> Iterable[tuple[Fault, str, str]]:
+        """Name the held endpoints."""
+        table = self._core.table
+        for slot in self.held & table.by_slot.keys():
+            self._told.setdefault(  # the number changes with each answer
+                slot,
+                f"is {math.exp(-self.quick[slot]):.0f} times as fast as its siblings; until its "
+                "clients' answers explain that, it gets a fair share; label "
+                f'{FAST_LABEL}: "true" confirms it',
+            )
+            yield Fault.FAST, table.spec(slot).key, self._told[slot]
+
+    def _forget(self, slot: int) -> None:
+        for known in (self.quick, self._credit, self._told):
+            known.pop(slot, None)
+
+    def _look(self, model_id: int, now: float) -> None:
+        """Find the quick and the held endpoints of a model."""
+        core, was_idle = self._core, not self.quick
+        active = core.table.active
+        same = active[core.table.model_id[active] == model_id]
+        slots = same.tolist()
+        paces, sure = self._paces(core.table.models[model_id], same)
+        for slot, pace, least in zip(slots, paces.tolist(), sure.tolist(), strict=True):
+            if least < -_IMPLAUSIBLE * (_STILL if slot in self.quick else 1.0):
+                self.quick[slot] = pace
+                self._credit.setdefault(slot, 0.0)
+            else:
+                self._forget(slot)
+        self.held.difference_update(slots)
+        missing: list[int] = []
+        for slot in slots:
+            if slot in self.quick and not self._is_confirmed(slot):
+                missing += self._explain(slot, now)
+        self._missing = [*(s for s in self._missing if s not in slots), *missing]
+        # Too few answers explain nothing: until there are more, only the share is bounded.
+        core.engines.untaught = {s for s in self.held if self._ends[s][1] >= _PROVEN}
+        if was_idle == bool(self.quick):
+            core.candidates.forget()
+
+    def _paces(self, model: str, same: Slots) -> tuple[Floats, Floats]:
+        """Return the logarithms of endpoints' paces over the usual one, by the fastest clock.
+
+        The second result is what chance, which explains more of fewer answers, leaves of them.
+        """
+        ends = (self._ends.get(slot, (0.0, 0.0, 0.0)) for slot in same.tolist())
+        means, seen, counted = np.array([*ends]).T
+        paces = self._relative(means, seen >= _FEW, (model, 0))
+        sure = paces + 2.0 / np.sqrt(np.maximum(seen, 1.0))
+        sure += np.where(counted >= _FEW, _AT_ONCE - _IMPLAUSIBLE, 0.0)
+        for at, (logs, weight) in enumerate(self._core.engines.paces.clocks(same), 1):
+            pace = self._relative(logs, weight >= _KNOWN, (model, at))
+            least = pace + _SURE * ERROR / np.sqrt(np.maximum(weight, 1.0))
+            paces = np.where(least < sure, pace, paces)
+            sure = np.minimum(sure, least)
+        return paces, sure
+
+    def _relative(self, logs: Floats, known: Mask, of: tuple[str, int]) -> Floats:
+        """Return logarithms by a clock over the usual one, which is kept; 0 if not known."""
+        values = np.sort(logs[known])
+        if not len(values):
+            return np.zeros(len(logs))
+        before = self._usual.get(of, math.nan)
+        as_before = values[np.abs(values - before) < _IMPLAUSIBLE]  # none if nothing is known
+        now = (as_before if len(as_before) else values)[(len(as_before) or len(values)) // 2]
+        if len(as_before):
+            self._usual[of] = before + _FOLLOWS * float(now - before)
+        elif 2 * len(values) > len(logs):
+            self._usual[of] = float(now)
+        return np.where(known, logs - now, 0.0)
+
+    def _explain(self, slot: int, now: float) -> list[int]:
+        """Hold a quick slot unless answers explain its pace; return whose answers are missing."""
+        health = self._core.health
+        known = health.records.endpoints.get(slot)
+        if known is None or not health.settings.enabled:
+            return []
+        calm = [e for e in known.others() if e.slot not in self.quick and not e.breaker.is_out]
+        for endpoint in (known, *calm):
+            endpoint.to_read = max(endpoint.to_read, 1)
+        answers = [endpoint.explained.answers for endpoint in calm]
+        repeats = health.questions.repeats(known, calm, now)
+        if known.explained.by_answers(self.quick[slot], answers, now) and repeats:
+            return []
+        self.held.add(slot)
+        calm.sort(key=_seen, reverse=True)
+        compared = (known, *calm[: (len(calm) + 1) // 2])
+        return [each.slot for each in compared if _seen(each) < _COMPARED]
+
+    def _is_confirmed(self, slot: int) -> bool:
+        """Return whether the operator confirms that an endpoint is faster than its siblings."""
+        spec = self._core.table.by_slot.get(slot)
+        return spec is not None and spec.labels.get(FAST_LABEL) == "true"
+
+
+def _seen(endpoint: Endpoint) -> float:
+    return endpoint.explained.answers.seen
