@@ -27,6 +27,7 @@ from laar.core.engines import Engines
 from laar.core.filters import fresh
 from laar.core.guards import Faults
 from laar.core.interfaces import Assessor, PartFailure, Room, View
+from laar.core.modes import Mode
 from laar.core.plugin import NO_PARTS, Admitted, Parts, Plugin, Plugins, pick
 from laar.core.policy import Policy
 from laar.core.request import UPGRADE_REQUIRED, Api, Request
@@ -193,51 +194,28 @@ class Chooser:
         `earlier` are the models tried earlier, `able` all endpoints that are up and that the
         request fits.
         """
-        view, policy, order = ranking.view, ranking.policy, ranking.order
-        at, health = order[0], self.health
+        view, policy, at = ranking.view, ranking.policy, ranking.order[0]
         slot = ranking.slots.item(at)
         spec, served = self.table.by_slot[slot], request.model
-        model, mode = spec.models[0], None
-        if view is not None and group.plain is not None:
-            mode = self.table.modes.get(view.model_id.item(at))
-            if mode is not None:  # from here on, the prompt is as the mode changes it
-                model, view.chain = mode.name, view.chains.get(view.model_id.item(at), view.chain)
-            view.chains = {}
+        mode = None if view is None or group.plain is None else self._mode(view, at)
+        model = spec.models[0] if mode is None else mode.name
         if served not in spec.models:
             served = self.table.sent_name(spec, served)
+        parts, prefiller, engine_priority = ranking.picked, None, None
         tokens = uncached_tokens = 0.0
-        tried: tuple[str, ...] = ()
-        exhausted = once = False
-        prefiller = engine_priority = None
-        parts = ranking.picked
+        tried, exhausted = tuple[str, ...](), False
         if view is None and "keep" in group.parts.points:
             parts = Parts((of, part) for of, part in group.parts.items() if "keep" in of.points)
         if view is not None and policy is not None:
             tokens = view.tokens.item(at)
             tried = with_model(earlier, model) if earlier else (model,)
             exhausted = self._exhausted(policy, group, able, tried)
-            if view.apart is not None:
-                prefiller = view.apart.prefiller(view, at)
-            if prefiller is None:
-                uncached_tokens = tokens - view.cached_tokens.item(at)
-            if "select" in view.parts.points:
-                parts = Parts([*parts.items(), *self.plugins.select(view, at).items()])
-                elsewhere_tokens = sum(part.elsewhere_tokens for part in parts.values())
-                uncached_tokens = max(0.0, uncached_tokens - elsewhere_tokens)
-            # If all endpoints are failing, no request is blamed: one of them may have recovered.
-            if health.culprits and not group.standing.all_failing:
-                once = health.records.blame.is_culprit(traits(request, view.chain), now)
-            if spec.priority_field and priority is not None:
-                engine_priority = priority(view)
-            elif spec.priority_field and request.objective:
-                engine_priority = -request.priority
-        fallbacks: tuple[str, ...] = ()
-        if not once:
-            named = served if request.model else ""
-            alike = prefiller is not None or mode is not None
-            if parts:
-                alike = alike or any(part.alike for part in parts.values())
-            fallbacks = self._fallbacks(group, ranking, named, prefiller, alike=alike)
+            parts, prefiller, uncached_tokens = self._work(view, at, parts)
+            if spec.priority_field and (priority is not None or request.objective):
+                engine_priority = -request.priority if priority is None else priority(view)
+        alike = prefiller is not None or mode is not None
+        named = served if request.model else ""
+        fallbacks, once = self._backed(group, ranking, named, prefiller, parts, alike=alike)
         for known in admitted:
             if known.reach is not None:
                 fallbacks = known.reach.within(spec.address, fallbacks)
@@ -280,6 +258,53 @@ class Chooser:
                 exhausted=exhausted,
             ),
         )
+
+    def _mode(self, view: View, at: int) -> Mode | None:
+        """Return the candidate's mode; from here on, the prompt is as the mode changes it."""
+        model_id, chains = view.model_id.item(at), view.chains
+        mode, view.chains = self.table.modes.get(model_id), {}
+        if mode is not None:
+            view.chain = chains.get(model_id, view.chain)
+        return mode
+
+    def _work(self, view: View, at: int, picked: Parts) -> tuple[Parts, Prefiller | None, float]:
+        """Return the parts for a candidate, who prefills for it, and the tokens it prefills.
+
+        Raises:
+            RequestError: a plug-in refuses the request.
+        """
+        parts, prefiller, uncached_tokens = picked, None, 0.0
+        if view.apart is not None:
+            prefiller = view.apart.prefiller(view, at)
+        if prefiller is None:
+            uncached_tokens = view.tokens.item(at) - view.cached_tokens.item(at)
+        if "select" in view.parts.points:
+            parts = Parts([*picked.items(), *self.plugins.select(view, at).items()])
+            elsewhere_tokens = sum(part.elsewhere_tokens for part in parts.values())
+            uncached_tokens = max(0.0, uncached_tokens - elsewhere_tokens)
+        return parts, prefiller, uncached_tokens
+
+    def _backed(
+        self,
+        group: Group,
+        ranking: Ranking,
+        served: str,
+        prefiller: Prefiller | None,
+        parts: Parts,
+        *,
+        alike: bool,
+    ) -> tuple[tuple[str, ...], bool]:
+        """Return the fallbacks, and whether there are none because such requests often fail."""
+        view, health = ranking.view, self.health
+        # If all endpoints are failing, no request is blamed: one of them may have recovered.
+        asked = None if view is None or group.standing.all_failing else view
+        if asked is not None and health.culprits:
+            of = traits(asked.request, asked.chain)
+            if health.records.blame.is_culprit(of, asked.now):
+                return (), True
+        if parts:
+            alike = alike or any(part.alike for part in parts.values())
+        return self._fallbacks(group, ranking, served, prefiller, alike=alike), False
 
     def _group(
         self,

@@ -24,7 +24,6 @@ from laar.core.roundtrip import FIRST_FLIGHT_BYTES
 
 if TYPE_CHECKING:
     from laar.core.chooser import Chooser
-    from laar.core.decision import DirectorSettings
     from laar.prefix.beliefs import PrefixBeliefs, PrefixMatch
 
 _MAX_TIMES_TRIED = 10
@@ -86,7 +85,8 @@ def view_of(
     )
     if view.tpot_objective_s is None and (by_name := chooser.settings.tpot_objectives_s):
         view.tpot_objective_s = by_name.get(request.objective, by_name.get(request.model))
-    _judge(view, known, judged, tried, wrong_s=_wrong_s(chooser.settings, view, group))
+    is_open = group.plain is not None or request.model in chooser.settings.aliases
+    _judge(view, known, judged, tried, wrong_s=chooser.settings.wrong_answer_s if is_open else None)
     if match is not None:
         _match(view, match)
     if group.prefillers is not None:
@@ -130,18 +130,6 @@ def _wire_s(request: Request, group: Group) -> Floats:
     return group.wire_s + (rounds - 1) * group.rtt_s
 
 
-def _wrong_s(settings: DirectorSettings, view: View, group: Group) -> float | None:
-    """Return `View.wrong_s`."""
-    request = view.request
-    wrong_s, asks_again = request.wrong_answer_s, request.retries or bool(request.tried)
-    is_open = request.model in settings.aliases or group.plain is not None
-    if wrong_s is None and is_open and not asks_again:
-        wrong_s = settings.wrong_answer_s
-    if wrong_s is not None:  # what one client would wait: all in flight there wait as well
-        wrong_s /= 1.0 + float(np.add.reduce(view.in_flight)) / len(view.slots)
-    return wrong_s
-
-
 def _judge(
     view: View,
     known: Assessment,
@@ -150,8 +138,16 @@ def _judge(
     *,
     wrong_s: float | None,
 ) -> None:
-    """Set what a wrong answer costs, P(correct) given the models tried, and how sure it is."""
-    view.wrong_s, evidence, reported = wrong_s, view.evidence, view.reported
+    """Set what a wrong answer costs, P(correct) given the models tried, and how sure it is.
+
+    `wrong_s` is what it costs clients who say nothing, and do not ask again.
+    """
+    request, evidence, reported = view.request, view.evidence, view.reported
+    if request.wrong_answer_s is not None or request.retries or request.tried:
+        wrong_s = request.wrong_answer_s
+    if wrong_s is not None:  # what one client would wait: all in flight there wait as well
+        wrong_s /= 1.0 + float(np.add.reduce(view.in_flight)) / len(view.slots)
+        view.wrong_s = wrong_s
     if wrong_s is not None and known.sure is not None:
         view.probability = known.sure[judged]
     p, some = view.probability, np.count_nonzero

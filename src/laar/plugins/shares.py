@@ -152,19 +152,25 @@ class FairShares(Plugin):
         self._forget(slot)
 
     def save(self) -> object:
-        """Return how soon answers ended, and what is usual."""
+        """Return how soon answers ended, what is usual, and which endpoints are quick, or held."""
         spec = self._core.table.spec
         ends = [(spec(slot).key, *known) for slot, known in self._ends.items()]
-        return [ends, [(*of, log) for of, log in self._usual.items()]]
+        quick = [(spec(slot).key, log, slot in self.held) for slot, log in self.quick.items()]
+        return [ends, [(*of, log) for of, log in self._usual.items()], quick]
 
     def restore(self, saved: object) -> None:
         """Restore a result of `save`."""
-        ends, usual = saved if isinstance(saved, list) and len(saved) == 2 else ([], [])
+        ends, usual, quick = saved if isinstance(saved, list) and len(saved) == 3 else ([], [], [])
         for key, *known in valid(ends, tuple[Text, _Log, _Count, _Count]):
             if (slot := self._core.table.slot(key)) >= 0:
                 self._ends[slot] = (*known,)
         for model, at, log in islice(valid(usual, tuple[Text, int, _Log]), _MOST_MODELS):
             self._usual[model, at] = log
+        for key, log, held in valid(quick, tuple[Text, _Log, bool]):
+            if (slot := self._core.table.slot(key)) >= 0:
+                self.quick[slot], self._credit[slot] = log, 0.0
+                self.held |= {slot} if held else set()
+        self._bound()
 
     def problems(self) -> Iterable[tuple[Fault, str, str]]:
         """Name the held endpoints."""
@@ -201,10 +207,14 @@ class FairShares(Plugin):
             if slot in self.quick and not self._is_confirmed(slot):
                 missing += self._explain(slot, now)
         self._missing = [*(s for s in self._missing if s not in slots), *missing]
-        # Too few answers explain nothing: until there are more, only the share is bounded.
-        core.engines.untaught = {s for s in self.held if self._ends[s][1] >= _PROVEN}
         if was_idle == bool(self.quick):
             core.candidates.forget()
+        self._bound()
+
+    def _bound(self) -> None:
+        # Too few answers explain nothing: until there are more, only the share is bounded.
+        known = ((slot, self._ends.get(slot, (0.0, 0.0))[1]) for slot in self.held)
+        self._core.engines.untaught = {slot for slot, seen in known if seen >= _PROVEN}
 
     def _paces(self, model: str, same: Slots) -> tuple[Floats, Floats]:
         """Return the logarithms of endpoints' paces over the usual one, by the fastest clock.

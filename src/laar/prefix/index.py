@@ -202,7 +202,7 @@ class PrefixIndex:
         """Return the share of the prompt, in 0..1, that each slot probably holds."""
         holders, depths = self._segments.walk(chain.hashes)
         total, found = chain.total_bytes, np.zeros(len(self._caches))
-        give(found, holders, [min(ENDS[depth], total) / total for depth in depths])
+        give(found, holders, depths, total)
         return found
 
     def insert(self, slot: int, chain: Chain, now: float = 0.0) -> Receipt:

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from laar.prefix.blocks import ENDS
+
 _FEW_HOLDERS = 32
 """Maximum number of holders to process one by one, which is then faster than by whole columns."""
 
@@ -100,14 +102,14 @@ class Segments:
         self.by_first[lower.hashes[0]] = lower
 
 
-def give(found: npt.NDArray[Any], sets: Sequence[int], values: Sequence[float]) -> None:
-    """Give each slot the value of the deepest set that contains it."""
+def give(found: npt.NDArray[Any], sets: Sequence[int], depths: Sequence[int], total: float) -> None:
+    """Give each slot the share of a prompt of `total` bytes at the deepest set that contains it."""
     if not sets:
         return
     if sets[0].bit_count() <= _FEW_HOLDERS:
         deeper = 0
         for at in range(len(sets) - 1, -1, -1):
-            here, value = sets[at] & ~deeper, values[at]
+            here, value = sets[at] & ~deeper, min(ENDS[depths[at]], total) / total
             deeper = sets[at]
             while here:
                 lowest = here & -here
@@ -117,6 +119,7 @@ def give(found: npt.NDArray[Any], sets: Sequence[int], values: Sequence[float]) 
     width = (len(found) + 7) >> 3
     rows = np.frombuffer(b"".join([row.to_bytes(width, "little") for row in sets]), np.uint8)
     bits = np.unpackbits(rows.reshape(-1, width), axis=1, count=len(found), bitorder="little")
+    values = [min(ENDS[depth], total) / total for depth in depths]
     np.take((0, *values), np.add.reduce(bits, axis=0, dtype=np.uint16), out=found)
 
 
