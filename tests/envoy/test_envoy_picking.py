@@ -240,6 +240,7 @@ async def test_requests_refused_by_envoy_get_an_answer(fleet, shape):
     fleet.members([])
     await fleet.picker("127.0.0.1:1")
     envoy = await fleet.envoy(shape)
+    answered = []
     twice = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n"
     for request_head, status, reason in (
         (b"GET / HTTP/1.1\r\nhost: a\r\n" + b"x-many: 1\r\n" * 200, 431, "headers-too-large"),
@@ -256,9 +257,16 @@ async def test_requests_refused_by_envoy_get_an_answer(fleet, shape):
             await writer.wait_closed()
         assert head.startswith(b"HTTP/1.1 %d " % status)
         assert f"x-laar-reason: {reason}".encode() in head
-        assert b"request-id: -" not in head
-        assert orjson.loads(body)["error"]["code"] == reason
+        answer = orjson.loads(body)
+        assert answer["error"]["code"] == reason
+        ids = re.findall(rb"(?m)^(?:x-)?request-id: (\S+)\r$", head)
+        assert {*ids} == {answer["request_id"].encode()}  # by which the access log finds it
+        answered.append(answer["request_id"])
     assert fleet.seen == []
+    await envoy.stop()  # flushes the log
+    lines = map(orjson.loads, re.findall(r"^\{.*\}$", envoy.log_tail(), re.MULTILINE))
+    assert [line["answered_id"] for line in lines] == answered
+    assert len({*answered}) == len(answered)
 
 
 async def test_the_access_log_has_pick_and_outcome_as_json(fleet, http):

@@ -9,6 +9,7 @@ from laar.envoy.bootstrap import render
 from laar.protocol.answers import error_document
 from support import free_port
 from support.clients import chat, post
+from support.sockets import SocketEngine
 
 pytestmark = pytest.mark.envoy
 
@@ -58,6 +59,40 @@ async def test_refusals_raise_the_librarys_typed_errors(gateway, shape, http, fi
     assert orjson.loads(answer.body)["request_id"] == "mine"
     libraries = f"openai {openai.__version__}, anthropic {anthropic.__version__} for Python"
     figure(f"{libraries}: refusals as typed errors", f"{2 * len(REFUSALS)}", "all 10")
+
+
+async def refuses(arrived):
+    """Refuse a request before its body has arrived; Envoy often sees no more than a reset."""
+    await arrived.answer(401, b'{"error":{"message":"who?"}}')
+
+
+@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+async def test_libraries_do_not_repeat_what_may_have_been_refused_unread(gateway, shape, figure):
+    import anthropic
+    import openai
+
+    engine = await gateway.enter(SocketEngine(refuses))
+    gateway.members((engine.address, "m"))
+    await gateway.picker()
+    url, calls = (await gateway.envoy(shape)).url(), 0
+    long = {**HELLO, "messages": [{"role": "user", "content": "long " * 1_600_000}]}
+    async with (
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any") as chats,
+        anthropic.AsyncAnthropic(base_url=url, api_key="any") as messages,
+    ):
+        for vendor, create in (
+            (openai, chats.chat.completions.create),
+            (anthropic, messages.messages.create),
+        ):
+            for _ in range(3):
+                calls += 1
+                with pytest.raises(vendor.APIStatusError) as raised:
+                    await create(**long)
+                assert raised.value.status_code in (401, 503)
+    figure(
+        "uploads of a long body that engines refuse early, each", len(engine.arrived) / calls, "1"
+    )
+    assert len(engine.arrived) == calls
 
 
 def test_every_error_of_laar_and_of_its_envoys_is_valid_in_both_apis():

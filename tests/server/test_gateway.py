@@ -20,6 +20,19 @@ def chat(model="auto", text="hello", **fields):
     return orjson.dumps({"messages": [{"role": "user", "content": text}], "model": model, **fields})
 
 
+@pytest.mark.parametrize("shape", SHAPES[:2])  # full duplex drops all lengths
+@pytest.mark.parametrize("size", [1, 70_000])
+async def test_a_head_request_tells_the_length_that_a_get_would_have(gateway, http, shape, size):
+    endpoint = await gateway.upstream()
+    endpoint.script(Answer(body=b"x" * size))
+    gateway.members((endpoint.address, "m"))
+    await gateway.picker()
+    envoy = await gateway.envoy(shape)
+    async with http.head(envoy.url() + "/v1/files/a/content") as answer:
+        assert answer.headers["content-length"] == str(size)
+        assert "transfer-encoding" not in answer.headers
+
+
 @on_both
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_the_picked_endpoint_is_reached_with_only_the_model_changed(gateway, http, shape):

@@ -82,7 +82,7 @@ _EARLY = {_LISTENER: "%DOWNSTREAM_LOCAL_ADDRESS%", **dict([names.UNCOMPRESSED])}
 """Request headers that Envoy sets before it looks for a route."""
 _IS_HEDGE = "x-envoy-is-timeout-retry"
 """Envoy's request header: whether the last attempt was made while another is open."""
-_ID = "%REQ(X-REQUEST-ID)%"
+_ID, _ANSWERED_ID = "%REQ(X-REQUEST-ID)%", "%RESP(X-REQUEST-ID)%"
 _HEDGED = "x-envoy-hedged"
 """Response header for retry policies only: `_IS_HEDGE` and the status."""
 
@@ -323,13 +323,13 @@ def _local_reply(
     filters: list[Any],
     changes: Mapping[str, Any] | None = None,
 ) -> Any:
-    headers = {names.REASON: reason, names.ANSWERED_IDS[1]: _ID}
+    # A request that Envoy refuses unread has no id; an empty one replaces none.
+    headers = {names.REASON: reason, **dict.fromkeys(names.ANSWERED_IDS, _ID)}
     if status >= 500:
         headers[names.RETRY_AFTER] = "1"
-    body = error_document(status, reason, message, _ID)
-    return _part(
-        "local_reply", filters=filters, changes=changes or {}, headers=_set(headers), body=body
-    )
+    body = error_document(status, reason, message, _ANSWERED_ID)
+    made = [*_set({names.REQUEST_ID: "%UNIQUE_ID%"}), *_set(headers)]
+    return _part("local_reply", filters=filters, changes=changes or {}, headers=made, body=body)
 
 
 def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[Any]:

@@ -94,6 +94,9 @@ TTFT_MS = "x-laar-ttft-ms"
 OVERHEAD_US = "x-laar-overhead-us"
 MODE = "x-laar-mode"
 RETRY_AFTER = "retry-after"
+NOT_AGAIN = ("x-should-retry", "false")
+"""Tells OpenAI's and Anthropic's clients not to repeat a request by themselves, as they do any 5xx.
+"""
 
 PREFILLER = "x-prefiller-host-port"
 """The prefill endpoint, for the decode endpoint's sidecar; the name is llm-d's."""

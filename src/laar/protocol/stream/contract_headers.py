@@ -117,6 +117,8 @@ def refusal(error: RequestError, request_id: str, decision_id: str = "") -> Imme
     headers += zip(names.ANSWERED_IDS, (request_id, request_id), strict=True)
     if error.retry_after_s is not None:
         headers.append((names.RETRY_AFTER, str(error.retry_after_s)))
+    elif error.status >= 500:
+        headers.append(names.NOT_AGAIN)
     if decision_id:
         headers.append((names.DECISION_ID, decision_id))
     return Immediate(error.status, headers, error_body(error, request_id))

@@ -76,7 +76,8 @@ class Dialect:
                 out.append(AnswerTrailers(_REQUEST))
             return
         if body.data is None and not self.keeps_headers:
-            decided.skip_body = self.is_own and not (body.is_complete and self.shows_answers)
+            shown = body.is_complete and self.shows_answers and not decided.skip_body
+            decided.skip_body = self.is_own and not shown
             out.append(decided)
             return
         data = bytes(body.data) if body.data is not None and body.changed else None

@@ -432,6 +432,7 @@ class RequestHalf(StreamState):
             [],
             destination=",".join(attempts.destinations),
             clears_route=is_own,
+            skip_body=self._head.method == "HEAD",  # else Envoy drops the answer's length
             patience_s=attempts.patience_s,
             retries=attempts.retries,
             engine_headers=_engine_headers(decision, self._head.path),
