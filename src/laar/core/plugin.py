@@ -26,7 +26,7 @@ asked in this order; `docs/guides/write-a-plugin.md` has an example.
 | `restarted`, `read` | an engine has restarted; its metrics page was read | forget or learn |
 | `holds` | an endpoint drains | say that it is still needed |
 | `save`, `restore` | a snapshot is written or read | keep what it learned over a restart |
-| `headers` | the request is sent | add its own |
+| `headers`, `answers` | the request is sent, or the answer | add its own |
 | `record`, `why`, `sentence` | a decision is shown | add its own |
 | `problems` | endpoints are looked after | tell an operator |
 | `samples` | laar's own metrics page is read | give the values of its metrics |
@@ -197,6 +197,8 @@ class Plugin:
     """The name of the seconds that it adds, as the record of a decision shows them."""
     sends: ClassVar[tuple[str, ...]] = ()
     """The names of its `headers`, which clients may not set."""
+    reads: ClassVar[tuple[str, ...]] = ()
+    """The names of clients' headers that it finds in `Request.given`; only of laar's own."""
     meters: ClassVar[tuple[Meter, ...]] = ()
     """Its metrics."""
     points: ClassVar[frozenset[str]] = frozenset()
@@ -329,6 +331,10 @@ class Plugin:
 
     def headers(self, decision: Decision) -> Iterable[tuple[str, str]]:
         """Return headers for the engine or its sidecar."""
+        return ()
+
+    def answers(self, decision: Decision) -> Iterable[tuple[str, str]]:
+        """Return headers for the client."""
         return ()
 
     def record(self, decision: Decision) -> Mapping[str, object]:
@@ -573,10 +579,10 @@ def pick(
 def gather(decision: Decision, point: str) -> Sequence[Any]:
     """Return what the plug-ins of a decision and its view add to what is sent or shown of it.
 
-    `point` is `headers`, `record`, `why` or `sentence`. A plug-in that fails adds nothing.
+    `point` is `headers`, `answers`, `record`, `why` or `sentence`. A plug-in that fails adds nothing.
     """
     found = list[Any]()
-    shown = {} if decision.view is None or point == "headers" else decision.view.parts
+    shown = {} if decision.view is None or point in ("headers", "answers") else decision.view.parts
     for plugin in {**decision.parts, **shown}:
         with suppress(Exception):  # what is shown fails no request
             found.append(getattr(plugin, point)(decision))

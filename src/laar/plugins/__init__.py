@@ -9,6 +9,7 @@ from laar.plugins.comparison import Comparison
 from laar.plugins.deadly import DeadlyBodies
 from laar.plugins.pulls import Pulls
 from laar.plugins.retrying import Retrying
+from laar.plugins.session_token import SessionToken
 from laar.plugins.shares import FairShares
 from laar.plugins.stored import StoredObjects
 from laar.plugins.trying import Trying
@@ -29,6 +30,7 @@ def own() -> list[Plugin]:
         Windows(),
         Retrying(),
         FairShares(),
+        SessionToken(asked=False),
         Pulls(),
         Adapters(),
         Companions(),

@@ -131,6 +131,9 @@ SET_BY_ROUTES = (
 )
 """Headers that the picker sets through metadata and routes."""
 
+GIVEN = tuple(name for plugin in own() for name in plugin.reads)
+"""Headers that plug-ins read."""
+
 LLM_D = {
     FAIRNESS: "x-llm-d-inference-fairness-id",
     OBJECTIVE: "x-llm-d-inference-objective",
@@ -264,6 +267,7 @@ def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
             *AGENT_HEADERS,
             *PATIENCE_HEADERS,
             *PARENT_HEADERS,
+            *GIVEN,
             TRACE_PARENT,
             TRACE_STATE,
             tenant_header.lower(),
@@ -324,6 +328,9 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         head.context = name_of(get(CONTEXT, ""))
         head.ttft_objective_s = seconds_of(either(TTFT_OBJECTIVE), 0.001) or None
         head.tpot_objective_s = seconds_of(either(TPOT_OBJECTIVE), 0.001) or None
+    for name in GIVEN:
+        if value := get(name):
+            head.given = {**(head.given or {}), name: value}
     return head
 
 

@@ -6,10 +6,12 @@ Each handler returns the next phase.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any
 
 from laar.core.attempts import RESENT_BYTES
 from laar.core.decision import Decision
+from laar.core.plugin import gather
 from laar.errors import RequestError
 from laar.protocol import agreed
 from laar.protocol import headers as names
@@ -120,6 +122,8 @@ class AnswerHalf(StreamState):
                 overhead_us=self.overhead_us,
                 ignored=self.ignored_header,
             )
+            if decision.parts:
+                headers += chain.from_iterable(gather(decision, "answers"))
             if settings.conformance_headers:
                 headers.append((names.TEST_SELECTED, decision.flight.address))
                 if event.served:
