@@ -2,7 +2,7 @@
 
 The nine models' answers are real, their speeds follow from their sizes (`real_questions`). The
 artifact is fitted to one half of the questions, and the other half is asked without its tasks.
-`routing.wrong_answer_s` and the weight of others in `laar.core.companions` were chosen with the
+`routing.wrong_answer_s` and the weight of others in `laar.plugins.companions` were chosen with the
 halves the other way round, so the questions judged here were not used to choose anything.
 
 First answers are those to clients that do not ask again, one after another on an idle fleet; they
