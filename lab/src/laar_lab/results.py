@@ -332,12 +332,12 @@ def _checked(stored: Mapping[str, Stored]) -> str:
         name: run.checked for name, run in stored.items() if run.checked and run.checked.differ
     }
     later = [name for name, run in stored.items() if run.repeated and name not in stale]
-    made = [f"`{name}`" for name in stored if name not in stale and name not in later]
+    made = len(stored) - len(later) - len(stale)
     names = ", ".join(f"`{name}` (since {check.commit})" for name, check in stale.items())
     return (
-        f"Of {len(stored)} stored runs {len(later)} were repeated by later code. Stale, so that "
-        f"later code gives other numbers: {names or 'none'}. Not repeated since they were made: "
-        f"{', '.join(made) or 'none'}."
+        f"Of {len(stored)} stored runs {len(later)} were repeated by later code, and {made} were "
+        f"not run since they were made. Stale, so that later code gives other numbers: "
+        f"{names or 'none'}."
     )
 
 
