@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from laar.core.decision import Decision
 
-_MOMENT_S = 0.3
+_MOMENT_S = 0.05
 
 
 class LeftOpen:
