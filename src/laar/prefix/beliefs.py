@@ -28,6 +28,8 @@ from laar.prefix.tokens import TokenBlocks
 BYTES_PER_TOKEN = 4
 """Bytes per token of English prose; assumed until engines report prompt lengths."""
 
+_MISSED = 0.5
+"""Share of what KV events show below which an answer contradicts them."""
 _LEAST_SHOWN = 0.1
 """Least factor on what events show, so that later answers can confirm it again."""
 
@@ -280,6 +282,8 @@ class PrefixBeliefs:
         chain, proven = receipt.chain, receipt.proven
         if share:
             self.found.seen[receipt.slot] = True
+        if share is not None and share < _MISSED * shown:
+            self.blocks_held.missed(receipt.slot, chain, share * prompt_tokens)
         if self.states.grids or self.blocks_held.blocks:
             share = self._evidence(receipt, share, prompt_tokens)
         if self.index.settle(receipt, share):

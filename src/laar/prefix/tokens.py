@@ -228,7 +228,7 @@ class TokenBlocks:
         parent = 0 if event.parent is None else seed
         parents = (parent, *own[:-1])
         for name, hash_, before in zip(event.hashes, own, parents, strict=True):
-            if name in held.own:
+            if self._holders.get(held.own.get(name, 0), 0) & bit:
                 held.copies[name] = held.copies.get(name, 0) + 1
                 self.tiers.note(slot, hash_, 0)
                 continue
@@ -334,7 +334,28 @@ class TokenBlocks:
             held = self._slots[slot] = _Held(model)
         return held
 
+    def missed(self, slot: int, chain: Chain, found_tokens: float) -> None:
+        """Forget blocks of a prompt that an engine did not find, though it has stored them.
+
+        Some engines report a block stored more often than removed. It is kept if it was stored more
+        than once, as the engine may have computed it just now.
+        """
+        held = self._slots.get(slot)
+        place = None if held is None else self._place(held.model, chain)
+        if held is None or place is None:
+            return
+        size, tokens = place[1].size, place[1].tokens_at(place[0])
+        blocks = set(place[1].blocks[int(found_tokens) // size : int(tokens) // size])
+        for name in [name for name in held.copies if held.own.get(name) in blocks]:
+            del held.copies[name]
+            held.slower.pop(name, None)
+            blocks.discard(held.own[name])
+        for hash_ in blocks - held.twins.keys():
+            self._forget(slot, hash_)
+
     def _forget(self, slot: int, hash_: int) -> None:
+        if not self._holders.get(hash_, 0) >> slot & 1:
+            return
         self.blocks -= 1
         self.tiers.note(slot, hash_, 0)
         left = self._holders[hash_] & ~(1 << slot)
