@@ -579,7 +579,7 @@ def pick(
 def gather(decision: Decision, point: str) -> Sequence[Any]:
     """Return what the plug-ins of a decision and its view add to what is sent or shown of it.
 
-    `point` is `headers`, `answers`, `record`, `why` or `sentence`. A plug-in that fails adds nothing.
+    `point` is `headers`, `answers`, `record`, `why` or `sentence`. One that fails adds nothing.
     """
     found = list[Any]()
     shown = {} if decision.view is None or point in ("headers", "answers") else decision.view.parts

@@ -1,5 +1,4 @@
-"""llm-d's session affinity: each answer names its endpoint, and a request that repeats the name goes
-there.
+"""llm-d's session affinity: a request that names an endpoint, as each answer does, goes there.
 
 The name is that of the pod, or else the address, in base64, in the header that llm-d's scorer sets
 and reads. As there, it is a wish: an endpoint that is gone, full or failing does not bind a client.
