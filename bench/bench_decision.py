@@ -35,8 +35,8 @@ from laar.accuracy.assessor import CapabilityAssessor, read_capability
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
-from laar.core.membership import EndpointSpec
+from laar.fleet.endpoints import EndpointTable
+from laar.fleet.membership import EndpointSpec
 from laar.health import Health, HealthSettings
 from laar.plugins import own
 from laar.policies import build_policies

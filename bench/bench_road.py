@@ -31,8 +31,8 @@ from jh2.settings import Settings as H2Settings
 import laar
 from bench.options import parser_for
 from laar.core.decision import Decision
-from laar.core.membership import EndpointSpec
-from laar.core.request import Request
+from laar.fleet.membership import EndpointSpec
+from laar.request import Request
 from laar.server.flow_control import Waiting
 from laar.server.h2 import H2Server
 from laar.server.h2.connection import Connection

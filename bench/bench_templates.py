@@ -23,14 +23,14 @@ from bench.prompts import corpora
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
-from laar.core.membership import EndpointSpec
-from laar.core.request import Api, Request
+from laar.fleet.endpoints import EndpointTable
+from laar.fleet.membership import EndpointSpec
 from laar.plugins import own
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.probing import PROBES, template_of
 from laar.protocol.openai import read_body
+from laar.request import Api, Request
 from laar_lab.sim.endpoint.bodies import ChatBody, MessagesBody, TokenizeBody
 from laar_lab.sim.endpoint.bodies import read_body as read_in_engine
 from laar_lab.sim.endpoint.templates import TEMPLATES

@@ -30,8 +30,8 @@ from bench.figures import MISSED
 from bench.options import count as whole
 from bench.options import names_of, parser_for, positive
 from laar.core.decision import Decision
-from laar.core.membership import EndpointSpec
 from laar.datalayer.asking import read_answer
+from laar.fleet.membership import EndpointSpec
 from laar.protocol.events import (
     AnswerHeaders,
     Ask,

@@ -10,12 +10,12 @@ from unittest.mock import patch
 
 from fuzz.choices import Choices, json_text
 from laar.context.hook import ContextHook
-from laar.core.request import Api
 from laar.errors import RequestError
 from laar.protocol import jsonscan, openai, prompt
 from laar.protocol.jsonscan import member_spans
 from laar.protocol.openai import try_read
 from laar.protocol.splice import splice_model
+from laar.request import Api
 
 __all__ = ["bodies", "context", "members"]
 

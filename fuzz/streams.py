@@ -12,9 +12,9 @@ from laar.accuracy.capability import CapabilityModel
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, Decision, DirectorSettings, Enforcement
 from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
-from laar.core.membership import POOL_LABEL, EndpointSpec
 from laar.errors import RequestError
+from laar.fleet.endpoints import EndpointTable
+from laar.fleet.membership import POOL_LABEL, EndpointSpec
 from laar.health import Reply
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs

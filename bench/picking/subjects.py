@@ -16,11 +16,11 @@ from typing import Any
 import orjson
 import yaml
 
-from laar.core.membership import EndpointSpec
 from laar.envoy.endpoints_file import write_eds
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
 from laar.errors import SettingError
+from laar.fleet.membership import EndpointSpec
 from laar_lab.live.bootstraps import AnyShape, render
 from laar_lab.live.processes import START_TIMEOUT_S, Program, cpu_s, free_ports
 

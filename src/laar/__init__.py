@@ -19,13 +19,13 @@ if TYPE_CHECKING:
         until_correct,
         until_correct_sync,
     )
-    from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
     from laar.core.interfaces import Filter, Picker, Scorer, View
-    from laar.core.membership import EndpointSpec
     from laar.core.plugin import Admitted, Core, Meter, Part, Plugin
     from laar.core.policy import Policy
-    from laar.core.request import Api, Request
     from laar.errors import LaarError, RequestError, SettingError
+    from laar.fleet.endpoints import EndpointTable, Floats, Mask, Slots
+    from laar.fleet.membership import EndpointSpec
+    from laar.request import Api, Request
 
     __version__: str
 
@@ -64,11 +64,11 @@ _HOMES = {
         *("Attempt", "Outcome", "report_outcome", "report_outcome_sync"),
         *("until_correct", "until_correct_sync"),
     ),
-    "core.endpoints": ("EndpointSpec", "EndpointTable", "Floats", "Mask", "Slots"),
+    "fleet.endpoints": ("EndpointSpec", "EndpointTable", "Floats", "Mask", "Slots"),
     "core.interfaces": ("Filter", "Picker", "Scorer", "View"),
     "core.plugin": ("Admitted", "Core", "Meter", "Part", "Plugin"),
     "core.policy": ("Policy",),
-    "core.request": ("Api", "Request"),
+    "request": ("Api", "Request"),
     "errors": ("LaarError", "RequestError", "SettingError"),
 }
 

@@ -24,13 +24,13 @@ import numpy as np
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointTable, Floats
 from laar.core.interfaces import Filter, Picker, Scorer, View
-from laar.core.membership import EndpointSpec
 from laar.core.plugin import Plugin
 from laar.core.policy import Policy
-from laar.core.request import Api, Request
+from laar.fleet.endpoints import EndpointTable, Floats
+from laar.fleet.membership import EndpointSpec
 from laar.policies import build_policies
+from laar.request import Api, Request
 
 __all__ = ["Check", "checks", "director_with", "make_view"]
 

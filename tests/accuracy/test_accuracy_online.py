@@ -18,7 +18,7 @@ from laar.accuracy.features import Features
 from laar.accuracy.online import OnlineOutcomes, Taken
 from laar.accuracy.reports import OutcomeReports, Verdict
 from laar.accuracy.trust import SHARES, PriorTrust
-from laar.core.request import Api, Request
+from laar.request import Api, Request
 from support.artifacts import artifact, model
 from support.exploring import examples
 

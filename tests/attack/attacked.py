@@ -16,8 +16,8 @@ from typing import Any
 import orjson
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
 
-from laar.core.membership import POOL_LABEL
 from laar.envoy.options import MESSAGE_TIMEOUT_S
+from laar.fleet.membership import POOL_LABEL
 from support import eventually
 
 Test = Callable[..., Any]

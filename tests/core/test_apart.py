@@ -8,11 +8,11 @@ import pytest
 
 from laar.core.apart import Prefillers, cheapest
 from laar.core.decision import Completion, DirectorSettings
-from laar.core.membership import ROLE_LABEL, EndpointSpec
-from laar.core.request import Api
+from laar.fleet.membership import ROLE_LABEL, EndpointSpec
 from laar.health import Health, HealthSettings
 from laar.health.kinds import Reply
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.request import Api
 from support.directors import director_of
 from support.requests import request_of
 

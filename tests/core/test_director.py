@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from laar.accuracy.assessor import PlainAssessor
 from laar.core.decision import Completion, DirectorSettings
-from laar.core.endpoints import Reading
-from laar.core.membership import EndpointSpec, Served
 from laar.core.policy import Policy
-from laar.core.request import Api, Request
 from laar.errors import RequestError
+from laar.fleet.endpoints import Reading
+from laar.fleet.membership import EndpointSpec, Served
 from laar.policies import POLICY_NAMES
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.found import Found
 from laar.protocol.openai import read_body
+from laar.request import Api, Request
 from support.directors import director_of
 from support.exploring import examples
 from support.requests import request_of

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from laar.core.decision import Completion
-from laar.core.request import Api, Request
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.request import Api, Request
 from support.directors import director_of
 
 NEAR, FAR, MUTE = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"

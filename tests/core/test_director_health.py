@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from laar.core.decision import Completion, DirectorSettings
-from laar.core.membership import ROLE_LABEL, EndpointSpec
-from laar.core.request import Api, Request
+from laar.fleet.membership import ROLE_LABEL, EndpointSpec
 from laar.health import DULL, GOOD, USELESS, Health, HealthSettings, Kind, Reply, Word, standing_of
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.request import Api, Request
 from laar.telemetry.decisions import DecisionMemory
 from support.directors import director_of
 from support.requests import request_of

@@ -14,16 +14,16 @@ from laar.accuracy.assessor import Assessment, PlainAssessor
 from laar.accuracy.capability import SpeedPrior
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
-from laar.core.membership import ROLE_LABEL, EndpointSpec
-from laar.core.modes import ModeSettings
-from laar.core.request import Api, Request
 from laar.errors import RequestError
+from laar.fleet.membership import ROLE_LABEL, EndpointSpec
+from laar.fleet.modes import ModeSettings
 from laar.flow.admission import Admission
 from laar.flow.settings import FlowSettings
 from laar.plugins.adapters import Adapters
 from laar.plugins.companions import beside
 from laar.plugins.shares import FairShares
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.request import Api, Request
 from support.directors import director_of
 
 FAST = ModeSettings(chat={"enable_thinking": False})

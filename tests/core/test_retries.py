@@ -15,10 +15,10 @@ from laar.accuracy.difficulty import given
 from laar.core.cost import CostWeights
 from laar.core.decision import Decision
 from laar.core.director import Director
-from laar.core.endpoints import Reading
-from laar.core.membership import EndpointSpec
-from laar.core.request import Api, Request
+from laar.fleet.endpoints import Reading
+from laar.fleet.membership import EndpointSpec
 from laar.policies import POLICY_NAMES, build_policies
+from laar.request import Api, Request
 from support.directors import director_of
 
 MODELS = ("a", "b", "c")

@@ -13,10 +13,10 @@ from laar.accuracy.assessor import Assessment, PlainAssessor
 from laar.accuracy.capability import SpeedPrior
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
-from laar.core.membership import EndpointSpec
-from laar.core.request import Api, Request
+from laar.fleet.membership import EndpointSpec
 from laar.plugins.retrying import MAX_TENANTS, Retrying
 from laar.protocol.headers import WRONG_ANSWER, read_head
+from laar.request import Api, Request
 from laar.settings.routing import Routing
 from support.directors import director_of
 

@@ -14,9 +14,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from laar.core.endpoints import Reading
-from laar.core.membership import EndpointSpec, Served
 from laar.faults import Fault
+from laar.fleet.endpoints import Reading
+from laar.fleet.membership import EndpointSpec, Served
 from laar.prefix.tokens import Stored
 
 

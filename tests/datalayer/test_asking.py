@@ -8,8 +8,8 @@ import orjson
 import pytest
 from aiohttp import web
 
-from laar.core.membership import EndpointSpec
 from laar.datalayer.asking import ask, new_session
+from laar.fleet.membership import EndpointSpec
 from laar.health import GOOD, Kind, judge
 
 

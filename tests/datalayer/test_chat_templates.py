@@ -10,10 +10,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from laar.core.endpoints import EndpointTable
-from laar.core.membership import EndpointSpec
 from laar.datalayer import chat_templates
 from laar.datalayer.chat_templates import TemplateProbes, ask_engine
+from laar.fleet.endpoints import EndpointTable
+from laar.fleet.membership import EndpointSpec
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.templates import Template
 

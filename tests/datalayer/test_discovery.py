@@ -11,11 +11,11 @@ import orjson
 import pytest
 from aiohttp import web
 
-from laar.core.catalog import catalog
-from laar.core.endpoints import EndpointTable
-from laar.core.membership import EndpointSpec
 from laar.datalayer.discovery import look_at
 from laar.datalayer.endpoints_file import Endpoint
+from laar.fleet.catalog import catalog
+from laar.fleet.endpoints import EndpointTable
+from laar.fleet.membership import EndpointSpec
 from support.authority import Authority
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from laar.core.membership import EndpointSpec
 from laar.datalayer import dns
 from laar.datalayer.dns import MAX_ADDRESSES, MAX_AT_ONCE, Resolver, system_lookup
+from laar.fleet.membership import EndpointSpec
 
 
 class Names:

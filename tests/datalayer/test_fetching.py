@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from laar.core.membership import EndpointSpec
 from laar.datalayer.fetching import get, read_capped, visiting_session
+from laar.fleet.membership import EndpointSpec
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 MAX_BYTES = 300_000

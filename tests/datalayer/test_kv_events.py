@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 
 zmq = pytest.importorskip("zmq")
 
-from laar.core.endpoints import EndpointSpec  # noqa: E402
-from laar.core.membership import EVENTS_LABEL, REPLAY_LABEL  # noqa: E402
 from laar.datalayer import kv_batches, kv_events  # noqa: E402
 from laar.datalayer.kv_batches import (  # noqa: E402
     Cleared,
@@ -26,6 +24,8 @@ from laar.datalayer.kv_batches import (  # noqa: E402
     in_pieces,
 )
 from laar.datalayer.kv_events import KvEvents  # noqa: E402
+from laar.fleet.endpoints import EndpointSpec  # noqa: E402
+from laar.fleet.membership import EVENTS_LABEL, REPLAY_LABEL  # noqa: E402
 from laar.prefix.tokens import Stored, TokenBlocks  # noqa: E402
 from support import free_port  # noqa: E402
 from support.exploring import examples  # noqa: E402

@@ -11,8 +11,8 @@ import orjson
 import pytest
 from aiohttp import web
 
-from laar.core.membership import EndpointSpec
 from laar.datalayer.served_names import ServedNames, read_served
+from laar.fleet.membership import EndpointSpec
 from support import eventually
 from support.directors import table_of
 

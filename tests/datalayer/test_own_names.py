@@ -2,9 +2,9 @@
 
 import pytest
 
-from laar.core.membership import EndpointSpec, Served
 from laar.datalayer import served_names
 from laar.datalayer.served_names import OwnNames
+from laar.fleet.membership import EndpointSpec, Served
 
 
 def pod(address, name="", models=()):

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from laar.core.membership import EndpointSpec
 from laar.datalayer import probe
 from laar.datalayer.probe import Prober
+from laar.fleet.membership import EndpointSpec
 
 
 def spec(address: str) -> EndpointSpec:

@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 import pytest
 from aiohttp import web
 
-from laar.core.membership import EVENTS_LABEL, REPLAY_LABEL, EndpointSpec
 from laar.datalayer import scrape
 from laar.datalayer.discovery import look_at
 from laar.datalayer.endpoints_file import Endpoint
 from laar.datalayer.scrape import Scraper
 from laar.datalayer.visits import Visits
 from laar.faults import Fault
+from laar.fleet.membership import EVENTS_LABEL, REPLAY_LABEL, EndpointSpec
 from laar.telemetry.problems import Problems
 
 QUIET = SimpleNamespace(problem=lambda *_: None)

@@ -10,9 +10,9 @@ import orjson
 import pytest
 from aiohttp import web
 
-from laar.core.membership import EndpointSpec, Served
 from laar.datalayer import served_names
 from laar.datalayer.served_names import MAX_NAMES, ServedNames, read_served
+from laar.fleet.membership import EndpointSpec, Served
 
 BASE = {"id": "m", "root": "org/m", "parent": None}
 LORA = {"id": "lora", "root": "/loras/one", "parent": "m"}

@@ -67,7 +67,7 @@ RECIPES: dict[str, tuple[list[Edit | Generate], list[str]]] = {
 
 import numpy as np
 
-from laar.core.endpoints import Floats
+from laar.fleet.endpoints import Floats
 from laar.core.interfaces import View
 
 

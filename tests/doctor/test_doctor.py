@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 
 from laar.cli import app
 from laar.cli.explain import explain_live, explain_offline, show_explanation
-from laar.core.endpoints import Reading
 from laar.doctor import Doctor, Finding, Level, show_findings
 from laar.doctor.envoy import override_of
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
 from laar.errors import LaarError
 from laar.faults import Fault
+from laar.fleet.endpoints import Reading
 from laar.server.runner import Runner
 from laar.settings import load
 from laar.telemetry.problems import Problems

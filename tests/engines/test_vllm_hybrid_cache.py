@@ -17,11 +17,11 @@ from vllm_driver import QUIET
 from vllm_hybrid_cache import BLOCK
 from vllm_server import NEEDS_VLLM, PYTHON
 
-from laar.core.request import Api, Request
 from laar.datalayer.kv_batches import Groups, Removed, decode_batch
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.states import Grid
 from laar.prefix.tokens import Stored, TokenBlocks, hash_blocks, root
+from laar.request import Api, Request
 
 PROMPTS = {"documents": 100, "agents": 80}
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from bench.noop_picker import NoopPicker, start
 
-from laar.core.membership import EndpointSpec
 from laar.envoy.endpoints_file import write_eds
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
+from laar.fleet.membership import EndpointSpec
 from support import RecordingUpstream, free_port
 from support.bootstraps import rendered
 

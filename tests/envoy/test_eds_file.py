@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from laar.core.membership import EndpointSpec
 from laar.datalayer.endpoints_file import split_address
 from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER, write_eds
 from laar.errors import SettingError
+from laar.fleet.membership import EndpointSpec
 
 ENDPOINTS = [
     EndpointSpec(address=address, models=("m",))
@@ -38,7 +38,7 @@ def test_the_file_lists_exactly_the_endpoints(tmp_path):
 WRITER = """
 import sys
 from pathlib import Path
-from laar.core.membership import EndpointSpec
+from laar.fleet.membership import EndpointSpec
 from laar.envoy.endpoints_file import write_eds
 
 path, port = Path(sys.argv[1]), int(sys.argv[2])

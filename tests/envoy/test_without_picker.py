@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from yarl import URL
 
-from laar.core.membership import ROLE_LABEL, EndpointSpec
+from laar.fleet.membership import ROLE_LABEL, EndpointSpec
 from support import eventually
 
 pytestmark = pytest.mark.envoy

@@ -11,14 +11,14 @@ from laar.accuracy.assessor import Assessment
 from laar.accuracy.capability import SpeedPrior
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
-from laar.core.endpoints import Reading
-from laar.core.engines import Began
-from laar.core.membership import EndpointSpec
 from laar.core.policy import Policy
-from laar.core.request import Api, Request
 from laar.explain.record import MAX_ROWS, shown
+from laar.fleet.endpoints import Reading
+from laar.fleet.membership import EndpointSpec
 from laar.plugins.stored import StoredObjects
 from laar.policies import build_policies
+from laar.request import Api, Request
+from laar.speeds.engines import Began
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.tracing import attributes
 from support.directors import director_of

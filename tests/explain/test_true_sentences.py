@@ -10,9 +10,9 @@ from explain.test_explain import Known, fleet, record
 from laar.accuracy.assessor import PlainAssessor
 from laar.accuracy.capability import SpeedPrior
 from laar.core.decision import Completion
-from laar.core.engines import Began
 from laar.explain.record import shown
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.speeds.engines import Began
 from support.requests import request_of
 
 _NUMBER = r"([\d.]+(?:e[-+]\d+)?) ?(us|ms|s)"

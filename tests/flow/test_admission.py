@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from laar.accuracy.capability import SpeedPrior
 from laar.core.decision import Completion, Decision
-from laar.core.endpoints import Reading
-from laar.core.membership import ROLE_LABEL, EndpointSpec
-from laar.core.request import Api, Request
 from laar.errors import RequestError
+from laar.fleet.endpoints import Reading
+from laar.fleet.membership import ROLE_LABEL, EndpointSpec
 from laar.flow.admission import Admission
 from laar.flow.settings import FlowSettings
 from laar.plugins.stored import StoredObjects
+from laar.request import Api, Request
 from support.directors import director_of
 from support.exploring import examples
 

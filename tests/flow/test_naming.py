@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from laar.core.request import Api, Request
 from laar.flow.naming import SessionNames
 from laar.prefix.blocks import PromptHasher
+from laar.request import Api, Request
 
 HASHER = PromptHasher(b"k")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from laar.core.engines import Engines
-from laar.core.traffic import Elsewhere
 from laar.flow.saturation import Long, has_room, longs_at
 from laar.flow.settings import FlowSettings
+from laar.speeds.engines import Engines
+from laar.speeds.traffic import Elsewhere
 from support.directors import table_of
 
 NAN = float("nan")

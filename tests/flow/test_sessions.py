@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from laar.core.decision import Completion, Decision
-from laar.core.endpoints import EndpointSpec, Reading
-from laar.core.request import Api, Request
 from laar.errors import RequestError
+from laar.fleet.endpoints import EndpointSpec, Reading
 from laar.flow.admission import Admission
 from laar.flow.settings import FlowSettings
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.request import Api, Request
 from support.directors import director_of
 
 DONE = Completion(status=200, cause="complete", latency_s=1.0)

@@ -17,15 +17,15 @@ from laar.accuracy.online import OnlineOutcomes
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, Decision, DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointTable, Reading
-from laar.core.membership import EndpointSpec
-from laar.core.request import Api, Request
 from laar.errors import RequestError
+from laar.fleet.endpoints import EndpointTable, Reading
+from laar.fleet.membership import EndpointSpec
 from laar.flow.admission import Admission
 from laar.flow.settings import FlowSettings
 from laar.plugins import own
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.request import Api, Request
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "25"))
 STEPS = int(os.environ.get("FUZZ_STEPS", "40"))

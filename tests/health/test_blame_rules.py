@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.core.decision import Completion
-from laar.core.request import Api, Request
 from laar.health import Health, HealthSettings, Kind, Reply, standing_of
 from laar.health.blame import Blame
 from laar.health.breaker import State
+from laar.request import Api, Request
 from support.directors import director_of
 from support.exploring import examples
 from support.requests import request_of

@@ -19,8 +19,8 @@ import numpy as np
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
-from laar.core.membership import EndpointSpec
+from laar.fleet.endpoints import EndpointTable
+from laar.fleet.membership import EndpointSpec
 from laar.health import GOOD, Health, HealthSettings, Kind, Reply, judge
 from laar.plugins import own
 from laar.policies import build_policies

@@ -18,8 +18,8 @@ from laar.accuracy.artifact import parse_artifact
 from laar.accuracy.fitting.command import run_fit
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
 from laar.accuracy.fitting.records import parse_records, read_records
-from laar.core.modes import ModeSettings
 from laar.errors import SettingError
+from laar.fleet.modes import ModeSettings
 from laar.measuring.asking import Asking
 from laar.measuring.checks import CheckSpec
 from laar.measuring.measure import Counts, Target, answered_in, ask, discover, measure

@@ -12,11 +12,11 @@ import pytest
 from laar.accuracy.assessor import Assessment, PlainAssessor
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
-from laar.core.endpoints import Reading
-from laar.core.membership import EndpointSpec, Served
-from laar.core.request import Api, Request
+from laar.fleet.endpoints import Reading
+from laar.fleet.membership import EndpointSpec, Served
 from laar.plugins import adapters
 from laar.plugins.adapters import Adapters
+from laar.request import Api, Request
 from support.directors import director_of
 
 ADDRESSES = ("a:1", "b:1", "c:1")

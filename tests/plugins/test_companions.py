@@ -14,12 +14,12 @@ from laar.accuracy.capability import SpeedPrior
 from laar.accuracy.difficulty import given
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
-from laar.core.membership import EndpointSpec
-from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.explain.decision_record import DecisionRecord
 from laar.explain.record import shown
+from laar.fleet.membership import EndpointSpec
 from laar.plugins.companions import COMPANION, Companions
+from laar.request import Api, Request
 from support.directors import director_of
 
 MODELS = ("a", "b", "c", "d")

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from laar.core.decision import Completion
-from laar.core.endpoints import EndpointTable, Reading
-from laar.core.membership import DRAIN_LABEL, PULL_LABEL, ROLE_LABEL, EndpointSpec
-from laar.core.request import Api, Request
+from laar.fleet.endpoints import EndpointTable, Reading
+from laar.fleet.membership import DRAIN_LABEL, PULL_LABEL, ROLE_LABEL, EndpointSpec
 from laar.health import Health, HealthSettings
 from laar.health.kinds import Reply
 from laar.plugins.pulls import Pulls
 from laar.plugins.stored import StoredObjects
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.request import Api, Request
 from support.directors import director_of
 
 A, B, C, D = (f"10.0.0.{n}:80" for n in range(1, 5))

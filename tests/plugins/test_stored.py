@@ -6,11 +6,11 @@ import pytest
 
 from laar.core.apart import may_be_apart
 from laar.core.decision import Completion
-from laar.core.membership import EndpointSpec
-from laar.core.request import Api, Request
 from laar.errors import RequestError
+from laar.fleet.membership import EndpointSpec
 from laar.plugins import stored as module
 from laar.plugins.stored import StoredObjects
+from laar.request import Api, Request
 from support.directors import director_of
 from support.requests import request_of
 

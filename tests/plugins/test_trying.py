@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 
 from laar.core.decision import Completion
-from laar.core.membership import EndpointSpec
-from laar.core.request import Api, Request
+from laar.fleet.membership import EndpointSpec
 from laar.health.explained import Shown
+from laar.request import Api, Request
 from support.directors import director_of
 
 

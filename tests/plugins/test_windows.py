@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.core.decision import Completion
-from laar.core.endpoints import Reading
-from laar.core.membership import ROLE_LABEL, EndpointSpec
-from laar.core.request import Api, Request
+from laar.fleet.endpoints import Reading
+from laar.fleet.membership import ROLE_LABEL, EndpointSpec
 from laar.flow.admission import Admission
 from laar.flow.settings import FlowSettings
 from laar.health import Reply
 from laar.plugins.windows import KEPT_S, MARGIN
 from laar.policies import POLICY_NAMES
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.request import Api, Request
 from support.directors import director_of
 from support.exploring import examples
 from support.requests import request_of

@@ -11,13 +11,13 @@ import pytest
 
 from laar.core.cost import CostWeights
 from laar.core.picker import pick
-from laar.core.request import Api, Request
 from laar.errors import SettingError
 from laar.policies import POLICY_NAMES, build_policies
 from laar.policies.llm_d import FewestTokens, StickyUntilSaturated, llm_d
 from laar.policies.own import OWN
 from laar.policies.pickers import ShuffledMaxScore, WeightedRandom
 from laar.policies.registry import Kind, find
+from laar.request import Api, Request
 from laar_lab.policy_text import parse_policy
 from support.directors import director_of
 from support.views import chosen, view_of

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from laar.core.decision import Completion
-from laar.core.membership import EndpointSpec
-from laar.core.request import Api, Request
 from laar.explain.decision_record import DecisionRecord
 from laar.explain.record import shown
+from laar.fleet.membership import EndpointSpec
 from laar.policies.laar.pricing import inputs_of
 from laar.protocol.headers import read_head
+from laar.request import Api, Request
 from support.directors import director_of
 
 A, B = "a:1", "b:1"

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from laar.cli import app
 from laar.core.cost import CostWeights
 from laar.core.director import Director
-from laar.core.membership import EndpointSpec
-from laar.core.request import Api, Request
+from laar.fleet.membership import EndpointSpec
 from laar.policies import PartUse, PickerUse, Profile, ScorerUse, build_policies
+from laar.request import Api, Request
 from laar.server.admin.explain import explain, read_request
 from laar.server.picker import Picker
 from laar.settings import load

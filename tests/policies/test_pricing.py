@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from laar.core.cost import CostWeights
-from laar.core.engine_model import EndpointConstants
 from laar.policies.laar.pricing import Asked, Later, PricingInputs, price
+from laar.speeds.engine_model import EndpointConstants
 
 NOW = 5.0
 

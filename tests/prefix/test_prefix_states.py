@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from laar.core.request import Api, Request
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.index import Receipt
 from laar.prefix.states import MAX_STATES, Grid
 from laar.prefix.tokens import Stored, hash_blocks, root
+from laar.request import Api, Request
 
 BLOCK = 1_152
 """Tokens per block of a tiny Qwen3-Next in vLLM; of four bytes each here."""

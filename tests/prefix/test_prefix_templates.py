@@ -8,14 +8,14 @@ import orjson
 import pytest
 from aiohttp import web
 
-from laar.core.endpoints import EndpointTable
-from laar.core.membership import EndpointSpec
-from laar.core.request import Api, Request
 from laar.datalayer.chat_templates import TemplateProbes
+from laar.fleet.endpoints import EndpointTable
+from laar.fleet.membership import EndpointSpec
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.probing import PROBES, template_of
 from laar.prefix.templates import Template, template_for
 from laar.protocol.openai import read_body
+from laar.request import Api, Request
 from laar_lab.sim.endpoint.bodies import ChatBody, TokenizeBody
 from laar_lab.sim.endpoint.bodies import read_body as read_in_engine
 from laar_lab.sim.endpoint.tokenizer import block_hashes

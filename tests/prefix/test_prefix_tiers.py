@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.core.decision import Completion
-from laar.core.endpoints import Reading
-from laar.core.request import Request
+from laar.fleet.endpoints import Reading
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.tiers import FAR, HOST, Tiers
 from laar.prefix.tokens import Stored, TokenBlocks, hash_blocks, root
+from laar.request import Request
 from support.directors import director_of
 from support.exploring import examples
 from support.requests import request_of

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.core.request import Api, Request
 from laar.prefix import tokens
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.tiers import HOST
 from laar.prefix.tokens import Stored, TokenBlocks, hash_blocks, root
 from laar.protocol.openai import read_body
+from laar.request import Api, Request
 from support.exploring import examples
 from support.hashing import Hasher
 

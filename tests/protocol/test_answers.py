@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laar.core.request import Api
 from laar.errors import RequestError
 from laar.health import GOOD, Kind
 from laar.protocol.answers import (
@@ -17,6 +16,7 @@ from laar.protocol.answers import (
     Usage,
     error_body,
 )
+from laar.request import Api
 from support.speed import times_as_long
 
 EVENTS = (

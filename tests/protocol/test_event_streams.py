@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laar.core.request import Api
 from laar.health import GOOD
 from laar.protocol.answers import AnswerReader, Usage
 from laar.protocol.sse import BOM
+from laar.request import Api
 
 
 def chunk(delta, **more):

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.core.request import Api
 from laar.errors import RequestError
 from laar.protocol import jsonscan, openai, prompt, splice
 from laar.protocol.jsonscan import member_spans
 from laar.protocol.openai import read_body, try_read
 from laar.protocol.splice import splice_model
+from laar.request import Api
 from support.exploring import examples
 from support.speed import times_as_long
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.core.request import Api
 from laar.errors import RequestError
 from laar.prefix.templates import Template
 from laar.protocol.openai import read_body
 from laar.protocol.paths import api_of, model_of
 from laar.protocol.splice import splice_model
 from laar.protocol.urls import is_data
+from laar.request import Api
 from support.exploring import examples
 
 KEYS = st.text(min_size=0, max_size=6) | st.sampled_from(["model", "messages", 'mo"del', "\\model"])

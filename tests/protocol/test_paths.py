@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laar.core.decision import Enforcement
-from laar.core.request import Api
 from laar.protocol.events import Immediate, RequestHeaders, Shape
 from laar.protocol.paths import ANY_NAME_PATH, DENIED_PATHS, DeniedPaths, api_of, model_of
 from laar.protocol.stream import Environment, Stream, StreamSettings
+from laar.request import Api
 from support.paths import FORMS, PREFIXES
 
 DENIED = DeniedPaths(DENIED_PATHS)

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laar.core.request import Api
 from laar.errors import RequestError
 from laar.protocol import jsonscan, openai
 from laar.protocol.headers import CONTROL_HEADERS, CREDENTIALS, SIGNATURES, read_head
 from laar.protocol.openai import read_body, try_read
 from laar.protocol.reserved import check_keys, header_pattern, reserved_headers
 from laar.protocol.sessions import AGENT_HEADERS, SESSION_HEADERS
+from laar.request import Api
 
 NAMES = json.loads((Path(__file__).parent / "engine_names.json").read_text())
 """Names that released engines read; `python deploy/engine_names.py` renews them."""

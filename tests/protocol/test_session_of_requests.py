@@ -5,13 +5,13 @@ from itertools import takewhile
 import orjson
 import pytest
 
-from laar.core.request import Api, Request
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.protocol.headers import CONTROL_HEADERS, attributes_read, read_head
 from laar.protocol.openai import read_body
 from laar.protocol.paths import response_of
 from laar.protocol.sessions import SESSION_HEADERS, UNNAMED
 from laar.protocol.sockets import socket_names
+from laar.request import Api, Request
 from laar_lab.sim.endpoint.bodies import MessagesBody
 from laar_lab.sim.endpoint.bodies import read_body as read_in_engine
 

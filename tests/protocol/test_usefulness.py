@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laar.core.request import Api
 from laar.health import GOOD, Kind
 from laar.protocol.answers import AnswerReader
 from laar.protocol.usefulness import flaw_of_type
+from laar.request import Api
 
 
 def chat(message, finish="stop", **fields):

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from laar.core.membership import DRAIN_LABEL
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
+from laar.fleet.membership import DRAIN_LABEL
 from laar.server.runner import Runner
 from laar.settings import load
 from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint

@@ -9,9 +9,9 @@ import zmq
 import zmq.asyncio
 
 from laar.core.decision import Completion
-from laar.core.endpoints import Reading
-from laar.core.request import Api, Request
+from laar.fleet.endpoints import Reading
 from laar.prefix.tokens import hash_blocks, root
+from laar.request import Api, Request
 from laar.server.fleet import FleetState
 from laar.server.picker import Picker
 from laar.settings import Settings

@@ -9,9 +9,9 @@ import orjson
 import pytest
 
 from laar.context.notes import order_note
-from laar.core.request import Api
 from laar.protocol.headers import Head
 from laar.protocol.sessions import UNNAMED
+from laar.request import Api
 from laar.server.picker import Picker
 from laar.settings import Settings
 from support import Answer, metric

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from laar.core.endpoints import Reading
-from laar.core.membership import DRAIN_LABEL, EndpointSpec, Served
 from laar.envoy.endpoints_file import MAX_NAMES, write_eds
+from laar.fleet.endpoints import Reading
+from laar.fleet.membership import DRAIN_LABEL, EndpointSpec, Served
 from laar.server.fleet import FleetState
 from laar.server.picker import Picker
 from laar.server.runner import Runner

@@ -7,9 +7,9 @@ import pytest
 from watching import PROMPT, ask, read, settle, watched_picker
 
 from laar.cli.explain import explain_live
-from laar.core.membership import POOL_LABEL, EndpointSpec
 from laar.errors import LaarError
 from laar.faults import Fault
+from laar.fleet.membership import POOL_LABEL, EndpointSpec
 from laar.server.admin import explain as explaining
 from support import eventually
 

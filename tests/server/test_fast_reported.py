@@ -8,8 +8,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from laar.core.membership import EndpointSpec
 from laar.faults import Fault
+from laar.fleet.membership import EndpointSpec
 from laar.plugins.shares import FAST_LABEL, FairShares
 from laar.server.collectors import Collectors
 from laar.settings import Settings

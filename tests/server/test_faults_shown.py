@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from laar.core.membership import EVENTS_LABEL
+from laar.fleet.membership import EVENTS_LABEL
 from support import eventually, free_port
 from support.clients import chat, post
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from laar.core.decision import Completion
-from laar.core.endpoints import Reading
 from laar.errors import RequestError
+from laar.fleet.endpoints import Reading
 from laar.server.flow_control import FlowControl, Waiting
 from laar.server.picker import Picker
 from laar.settings import Settings

@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from laar.core.cost import CostWeights
-from laar.core.request import Api, Request
 from laar.datalayer.visits import cancel
 from laar.declaring import Applies
 from laar.plugins.comparison import Comparison
+from laar.request import Api, Request
 from laar.server.reload import SettingsReloader
 from laar.server.runner import Runner
 from laar.settings import Settings, load

@@ -9,7 +9,7 @@ import pytest
 from laar.accuracy.artifact import Capability, Cell, ModelCapability, RetryTerms, Speed
 from laar.client import report_outcome, until_correct
 from laar.core.decision import Completion
-from laar.core.membership import EndpointSpec
+from laar.fleet.membership import EndpointSpec
 from laar.server.admin.outcomes import MAX_BATCH, MAX_BODY_BYTES
 from support import Answer, eventually, free_port, port_of
 from support.requests import request_of

@@ -6,7 +6,7 @@ from io import BytesIO
 import orjson
 import pytest
 
-from laar.core.membership import PULL_LABEL, ROLE_LABEL
+from laar.fleet.membership import PULL_LABEL, ROLE_LABEL
 from support import Answer, RecordingUpstream, eventually
 
 pytestmark = pytest.mark.envoy

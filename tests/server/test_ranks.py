@@ -11,8 +11,8 @@ import yaml
 from aiohttp import web
 from test_blame import GOOD, SHAPES, chat, post
 
-from laar.core.membership import EndpointSpec
 from laar.datalayer.scrape import Scraper
+from laar.fleet.membership import EndpointSpec
 from laar.server.fleet import FleetState
 from laar.server.picker import Picker
 from laar.settings import Settings

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from bench.bench_decision import Caller
 
-from laar.core.membership import POOL_LABEL, EndpointSpec
+from laar.fleet.membership import POOL_LABEL, EndpointSpec
 from laar.server.extproc.exchange import Exchange
 from laar.server.extproc.processor import ExternalProcessor
 from laar.server.picker import Picker

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from laar.core.decision import Completion
-from laar.core.membership import EndpointSpec
-from laar.core.request import Api, Request
+from laar.fleet.membership import EndpointSpec
+from laar.request import Api, Request
 from laar.server.runner import Runner
 from laar.settings import load
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.core.membership import EndpointSpec
-from laar.core.request import Api
+from laar.fleet.membership import EndpointSpec
 from laar.plugins import own
 from laar.policies import build_plugins
 from laar.protocol.headers import read_head
+from laar.request import Api
 from support.clients import chat, post
 from support.directors import director_of
 from support.exploring import examples

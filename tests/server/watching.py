@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import yaml
 
 from laar.core.decision import Completion
-from laar.core.endpoints import Reading
+from laar.fleet.endpoints import Reading
 from laar.server.runner import Runner
 from laar.settings import load
 from support import free_port

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from laar.core.modes import kept_members
-from laar.core.request import LIMITS
 from laar.errors import SettingError
+from laar.fleet.modes import kept_members
+from laar.request import LIMITS
 from laar.settings import load
 from laar.settings.ignored import remarks
 

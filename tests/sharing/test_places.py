@@ -5,7 +5,7 @@ import math
 import pytest
 
 from laar.core.decision import Completion, Decision
-from laar.core.endpoints import Reading
+from laar.fleet.endpoints import Reading
 from laar.flow.admission import Admission
 from laar.flow.settings import FlowSettings
 from laar.prefix.contexts import Context

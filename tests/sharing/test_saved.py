@@ -17,9 +17,9 @@ import pytest
 from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.online import OnlineOutcomes
 from laar.core.decision import Completion
-from laar.core.membership import EndpointSpec
 from laar.explain.decision_record import DecisionRecord
 from laar.explain.record import shown
+from laar.fleet.membership import EndpointSpec
 from laar.plugins.stored import StoredObjects
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.sharing.sharing import Sharing
@@ -34,10 +34,10 @@ SEEDS = 6
 
 NOT_SAVED = {
     "shown by the next answers": "laar.health Found._reports _Cache.missed _Cache.missed_stamp",
-    "in flight, in the last minutes, or read every second": "laar.core.batches laar.core.traffic "
-    "laar.core.endpoints laar.plugins.trying laar.prefix.demand laar.sharing Evictions._waiting "
-    "Evictions._age_of Evictions._next_at Paces._learned PrefixIndex.now "
-    "Retrying._sent laar.plugins.shares",
+    "in flight, in the last minutes, or read every second": "laar.speeds.batches "
+    "laar.speeds.traffic laar.fleet.endpoints laar.plugins.trying laar.prefix.demand "
+    "laar.sharing Evictions._waiting Evictions._age_of Evictions._next_at Paces._learned "
+    "PrefixIndex.now Retrying._sent laar.plugins.shares",
     "kept to a second": "_Use.at",
     "worked out when needed": "laar.core.candidates laar.prefix.blocks Evictions._survival",
     "relative to this process's start": "Line.level Line._recent Paces._levels PrefixIndex._stamp "

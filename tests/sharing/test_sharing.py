@@ -11,11 +11,11 @@ from laar.accuracy.features import Features
 from laar.accuracy.online import HALF_LIFE_S
 from laar.context.memo import Memo
 from laar.core.decision import Completion
-from laar.core.endpoints import COUNTED
-from laar.core.request import Api
+from laar.fleet.endpoints import COUNTED
 from laar.health import Reply
 from laar.health.breaker import State
 from laar.plugins.stored import StoredObjects
+from laar.request import Api
 from laar.sharing.batches import SCHEMA
 from laar.sharing.records import Moved
 from laar.sharing.snapshot import SnapshotFault, read_snapshot, restore, snapshot

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from laar.core.decision import Completion
-from laar.core.endpoints import COUNTED
+from laar.fleet.endpoints import COUNTED
 from laar.sharing.batches import SCHEMA
 from support.exploring import examples
 from support.pickers import Log, Network, request, sharing_picker, specs

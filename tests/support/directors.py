@@ -9,8 +9,8 @@ from typing import Any
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
-from laar.core.membership import EndpointSpec
+from laar.fleet.endpoints import EndpointTable
+from laar.fleet.membership import EndpointSpec
 from laar.plugins import own
 from laar.policies import build_policies
 

@@ -4,7 +4,7 @@ import random
 from collections import deque
 
 from laar.accuracy.online import OnlineOutcomes
-from laar.core.membership import EndpointSpec
+from laar.fleet.membership import EndpointSpec
 from laar.health import Health, HealthSettings
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.sharing.settings import SharingSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from laar.core.request import Api, Request
+from laar.request import Api, Request
 
 
 def request_of(*spans: str, **fields: Any) -> Request:

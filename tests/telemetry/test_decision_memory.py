@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from laar.core.decision import Completion, DirectorSettings
-from laar.core.membership import EndpointSpec
-from laar.core.request import Api, Request
 from laar.datalayer.visits import cancel
+from laar.fleet.membership import EndpointSpec
+from laar.request import Api, Request
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.log import DecisionLog
 from support import eventually

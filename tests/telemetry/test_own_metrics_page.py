@@ -15,9 +15,9 @@ from starlette.applications import Starlette
 
 from laar.accuracy.reports import Answered
 from laar.core.decision import Completion
-from laar.core.endpoints import Reading
-from laar.core.membership import EndpointSpec
-from laar.core.request import Api, Request
+from laar.fleet.endpoints import Reading
+from laar.fleet.membership import EndpointSpec
+from laar.request import Api, Request
 from laar.server.admin.metrics import metrics, metrics_page
 from laar.server.admin.port import own_routes
 from laar.server.health_service import HealthService

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from laar.core.decision import Completion, Decision
-from laar.core.membership import POOL_LABEL, EndpointSpec
-from laar.core.request import Request
 from laar.errors import RequestError
+from laar.fleet.membership import POOL_LABEL, EndpointSpec
 from laar.flow.admission import Admission, Outcome
 from laar.flow.settings import FlowSettings
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.request import Request
 from laar.telemetry.pools import PoolMetrics
 from support.directors import director_of
 from support.requests import request_of

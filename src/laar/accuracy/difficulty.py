@@ -13,7 +13,7 @@ few nodes (Gauss-Hermite), which takes a few microseconds, and only on retries.
 This is the Rasch model of test theory with the log odds as the models' abilities (Rasch 1960).
 
 The model that failed may be asked again. Where an answer is reproducible
-(`laar.core.request.is_reproducible`) that is worth nothing. Else it is another draw, which is right
+(`laar.request.is_reproducible`) that is worth nothing. Else it is another draw, which is right
 less often than d says, as some questions are hard for one model only: P(correct) is multiplied by a
 share, a posterior mean that `Repeats` learns from reported repeats.
 """

@@ -25,9 +25,9 @@ def envoy(
     **options: Any,
 ) -> None:
     """Print an Envoy bootstrap for laar: as a sidecar, standalone, or behind a gateway."""
-    from laar.core.membership import SYSTEM_CA
     from laar.envoy.bootstrap import render, to_yaml
     from laar.envoy.process import validate
+    from laar.fleet.membership import SYSTEM_CA
 
     for name, path in options.items():
         if not isinstance(path, Path):

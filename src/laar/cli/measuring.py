@@ -21,7 +21,7 @@ from laar.errors import SettingError
 from laar.measuring.asking import Asking
 
 if TYPE_CHECKING:
-    from laar.core.modes import ByModel
+    from laar.fleet.modes import ByModel
 
 _DEFAULTS = Asking()
 _CALIBRATION_TIMEOUT_S = 60.0

@@ -23,9 +23,9 @@ import aiohttp
 
 from laar.accuracy.retry import with_model
 from laar.client.transport import Reply, completions_url, post
-from laar.core.request import is_reproducible
 from laar.errors import SettingError
 from laar.protocol import headers as names
+from laar.request import is_reproducible
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from laar.core.endpoints import Floats, Mask, Slots
-from laar.core.engines import Began
-from laar.core.request import Api, Request
+from laar.fleet.endpoints import Floats, Mask, Slots
+from laar.request import Api, Request
+from laar.speeds.engines import Began
 
 if TYPE_CHECKING:
     from laar.core.interfaces import View

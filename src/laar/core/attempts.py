@@ -6,13 +6,13 @@ from functools import partial
 from math import log2
 
 from laar.core.decision import Completion, Decision
-from laar.core.endpoints import EndpointTable
-from laar.core.membership import goes_by, key_of
 from laar.core.plugin import Plugins
-from laar.core.request import Request
+from laar.fleet.endpoints import EndpointTable
+from laar.fleet.membership import goes_by, key_of
 from laar.health import FAILURES, GOOD, USELESS, Asked, Health, Kind, Reply, Stage, judge
 from laar.health.requests import NOTHING
 from laar.prefix.blocks import Chain
+from laar.request import Request
 
 _SHORT = 10
 """Binary logarithm of the longest prompt, in characters, that is never refused for its length."""

@@ -13,18 +13,18 @@ import numpy as np
 
 from laar.core.apart import Prefillers
 from laar.core.attempts import PREFILLER, SOURCE
-from laar.core.away import is_away
-from laar.core.catalog import no_such_model
 from laar.core.decision import DirectorSettings
-from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.filters import awake, reachable, unless_none, unsaturated
-from laar.core.modes import Refused
 from laar.core.plugin import NO_PARTS, Parts, Plugins
-from laar.core.request import GENERATES, Api, Request
-from laar.core.roundtrip import KEPT_OPEN_S, TIE_S, distances
 from laar.errors import RequestError
+from laar.fleet.away import is_away
+from laar.fleet.catalog import no_such_model
+from laar.fleet.endpoints import EndpointTable, Floats, Slots
+from laar.fleet.modes import Refused
+from laar.fleet.roundtrip import KEPT_OPEN_S, TIE_S, distances
 from laar.health import Health, Standing, standing_of
 from laar.latest import Latest
+from laar.request import GENERATES, Api, Request
 
 _MAX_GROUPS = 4096
 """Groups kept: three for each served name in each pool. Clients may choose names that an engine

@@ -22,19 +22,19 @@ from laar.core.attempts import kinds_of, traits
 from laar.core.candidates import Candidates, Group
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
 from laar.core.eligible import Eligible, able_to_take, in_all, prefer
-from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
-from laar.core.engines import Engines
 from laar.core.filters import fresh
 from laar.core.guards import Faults
 from laar.core.interfaces import Assessor, PartFailure, Room, View
-from laar.core.modes import Mode
 from laar.core.plugin import NO_PARTS, Admitted, Parts, Plugin, Plugins, pick
 from laar.core.policy import Policy
-from laar.core.request import UPGRADE_REQUIRED, Api, Request
 from laar.core.views import view_of
 from laar.errors import RequestError
+from laar.fleet.endpoints import EndpointTable, Floats, Mask, Slots
+from laar.fleet.modes import Mode
 from laar.health import Health, HealthSettings
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.request import UPGRADE_REQUIRED, Api, Request
+from laar.speeds.engines import Engines
 
 Priority = Callable[[View], int]
 """Set by flow control: returns the priority (lower first) to send to engines that accept one."""

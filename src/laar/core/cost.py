@@ -20,8 +20,8 @@ from typing import Annotated, ClassVar, NamedTuple
 import numpy as np
 from annotated_types import Ge, Le
 
-from laar.core.endpoints import Floats
 from laar.declaring import Applies
+from laar.fleet.endpoints import Floats
 
 MIN_PROBABILITY = 0.01
 """Floor of Q. Below it a model has practically no chance, and dividing by so small an estimate

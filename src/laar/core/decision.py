@@ -12,17 +12,17 @@ from annotated_types import Ge, Gt, Le
 from laar.accuracy.retry import WRONG_ANSWER_S
 from laar.core.apart import ApartRule, Prefiller
 from laar.core.eligible import Eligible
-from laar.core.endpoints import Floats
-from laar.core.engines import Began
 from laar.core.interfaces import View
-from laar.core.membership import PLAIN, Way
-from laar.core.modes import ByModel, Mode
 from laar.core.plugin import Parts
-from laar.core.request import MAX_OBJECTIVE_S, Request
 from laar.declaring import FIXED, Applies
+from laar.fleet.endpoints import Floats
+from laar.fleet.membership import PLAIN, Way
+from laar.fleet.modes import ByModel, Mode
 from laar.health import Attempt
 from laar.health.explained import Shown
 from laar.prefix.index import Receipt
+from laar.request import MAX_OBJECTIVE_S, Request
+from laar.speeds.engines import Began
 
 Retries = Literal["as-scored", "new-model"]
 NEW_MODEL: Retries = "new-model"

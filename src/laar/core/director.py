@@ -15,22 +15,22 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 
 from laar.core.attempts import Attempts
-from laar.core.away import may_come
 from laar.core.chooser import Chooser, Priority
 from laar.core.decision import Completion, Decision, DirectorSettings, InFlight
-from laar.core.endpoints import EndpointTable
 from laar.core.feedback import Feedback
 from laar.core.guards import Observers, run_steps
 from laar.core.interfaces import Assessor, PartFailure, Room
 from laar.core.left_open import LeftOpen
-from laar.core.membership import key_of
-from laar.core.modes import REFUSALS
 from laar.core.plugin import Plugin
 from laar.core.policy import Policy
-from laar.core.request import Request
 from laar.errors import RequestError
+from laar.fleet.away import may_come
+from laar.fleet.endpoints import EndpointTable
+from laar.fleet.membership import key_of
+from laar.fleet.modes import REFUSALS
 from laar.health import Health, Reply
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.request import Request
 
 
 class Director(Chooser):
@@ -129,8 +129,8 @@ class Director(Chooser):
         self.table.decisions += 1
         self.table.chosen[decision.slot] = self.table.decisions
         run_steps(self._observers.placed, self.degraded, decision, now)
-        answers = decision.request.answers
-        self.table.reserve(decision.slot, decision.tokens, decision.uncached_tokens, answers)
+        load = decision.tokens, decision.uncached_tokens, decision.request.answers
+        self.table.reserve(decision.slot, *load)
         if decision.prefiller is not None:
             self._begin_prefill(decision, now)
         if decision.parts or self.plugins.wary:
@@ -177,7 +177,8 @@ class Director(Chooser):
         if flight.attempt is not None:
             self.degraded.attempt("health", self.health.gone, flight.attempt, now)
         self.degraded.attempt("learning", self._feedback.moves, decision, now)
-        self._release(decision)
+        load = decision.tokens, decision.uncached_tokens, decision.request.answers
+        self.table.release(flight.slot, *load, answering=flight.answering)
         if self.prefixes is not None and flight.receipt is not None:
             self.degraded.attempt("prefixes", self.prefixes.retract, flight.receipt)
         if decision.mode is None:  # else all fallbacks have it
@@ -186,9 +187,8 @@ class Director(Chooser):
         flight.address = address
         flight.receipt = None
         run_steps(self._observers.placed, self.degraded, decision, now)
-        tokens, uncached = decision.tokens, decision.uncached_tokens
-        answers = decision.request.answers
-        self.table.reserve(slot, tokens, uncached, answers, answering=flight.answering)
+        load = decision.tokens, decision.uncached_tokens, decision.request.answers
+        self.table.reserve(slot, *load, answering=flight.answering)
         if decision.parts or self.plugins.wary:
             self.plugins.told("move", decision, now)
         self.degraded.attempt("health", self._attempts.begin, decision, now)
@@ -235,7 +235,8 @@ class Director(Chooser):
             self.table.answered_at[flight.slot] = decision.now + end.latency_s
         left = self.left_open
         if not ((left.waiting or left.released) and left.settled(decision)):
-            self._release(decision)
+            load = decision.tokens, decision.uncached_tokens, decision.request.answers
+            self.table.release(flight.slot, *load, answering=flight.answering)
         if decision.parts or self.plugins.wary:
             self.plugins.told("complete", decision, end)
         run_steps(self._observers.ended, self.degraded, decision, end)
@@ -277,14 +278,8 @@ class Director(Chooser):
         if flight.attempt is not None:
             self.degraded.attempt("health", self.health.gone, flight.attempt, now)
         self.degraded.attempt("learning", self._feedback.moves, decision, now)
-        self._release(decision)
-
-    def _release(self, decision: Decision) -> None:
-        flight, uncached_tokens = decision.flight, decision.uncached_tokens
-        if not flight.answering:
-            self.table.release_prefill(flight.slot, uncached_tokens)
-        answers = decision.request.answers
-        self.table.release(flight.slot, decision.tokens, uncached_tokens, answers)
+        load = decision.tokens, decision.uncached_tokens, decision.request.answers
+        self.table.release(flight.slot, *load, answering=flight.answering)
 
 
 def _move_to_model(flight: InFlight, model: str) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from laar.core.endpoints import Mask
 from laar.core.interfaces import NoRoomError, Room, View
+from laar.fleet.endpoints import Mask
 
 Cause = str
 """Why an endpoint is excluded: `window`, the request is too long; `room`, flow control has none;

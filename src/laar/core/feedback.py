@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from laar.core.chooser import Chooser
 from laar.core.decision import Completion, Decision
-from laar.core.engines import Began
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.speeds.engines import Began
 
 _FOUND = 0.9
 """Share of the tokens believed cached that must be found for the fetch time to be learned."""

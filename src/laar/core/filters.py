@@ -8,7 +8,7 @@ alarming readings must never lock out a fleet.
 
 from __future__ import annotations
 
-from laar.core.endpoints import EndpointTable, Mask, Slots
+from laar.fleet.endpoints import EndpointTable, Mask, Slots
 
 MAX_FAILURES = 3
 """Consecutive failed probes after which an endpoint is excluded. One may be chance, but not three

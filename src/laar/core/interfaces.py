@@ -18,12 +18,12 @@ import numpy as np
 from laar.accuracy.assessor import Assessment, Cell
 from laar.core.apart import Apart
 from laar.core.cost import Terms
-from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
-from laar.core.engines import Engines
 from laar.core.plugin import Parts
-from laar.core.request import Request
+from laar.fleet.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.prefix.beliefs import Demand
 from laar.prefix.blocks import Chain
+from laar.request import Request
+from laar.speeds.engines import Engines
 
 
 @dataclass(slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from laar.core.endpoints import Floats, Mask, Slots
+from laar.fleet.endpoints import Floats, Mask, Slots
 
 NEAR_TIE = 0.01
 """Scores within this share of the best are treated as equal. A plain argmin sends all requests of a

@@ -52,21 +52,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, Typ
 
 import numpy as np
 
-from laar.core.endpoints import EndpointTable, Floats, Mask, Reading, Slots
 from laar.errors import RequestError
+from laar.fleet.endpoints import EndpointTable, Floats, Mask, Reading, Slots
 
 if TYPE_CHECKING:
     from laar.core.candidates import Candidates, Group
     from laar.core.cost import Price, Terms
     from laar.core.decision import Completion, Decision, DirectorSettings
-    from laar.core.engines import Engines
     from laar.core.guards import Faults
     from laar.core.interfaces import View
-    from laar.core.request import Request
     from laar.faults import Fault
     from laar.health import Health, Standing
     from laar.prefix.beliefs import PrefixBeliefs, PrefixMatch
     from laar.prefix.blocks import Chain
+    from laar.request import Request
+    from laar.speeds.engines import Engines
 
 Answering = Callable[[Slots], tuple[Slots, Floats]]
 """Returns those of some endpoints that are up and healthy, and P(it answers) of each."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from laar.core.endpoints import Floats, Mask
 from laar.core.interfaces import Filter, Picker, Scorer, View
 from laar.core.picker import pick, ranking
+from laar.fleet.endpoints import Floats, Mask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

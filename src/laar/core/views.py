@@ -16,11 +16,11 @@ import numpy as np
 from laar.accuracy.assessor import Assessment, PlainAssessor
 from laar.core.apart import Apart
 from laar.core.candidates import Group
-from laar.core.endpoints import Floats, Slots
 from laar.core.interfaces import View
 from laar.core.plugin import NO_PARTS, Parts, prescore
-from laar.core.request import Request
-from laar.core.roundtrip import FIRST_FLIGHT_BYTES
+from laar.fleet.endpoints import Floats, Slots
+from laar.fleet.roundtrip import FIRST_FLIGHT_BYTES
+from laar.request import Request
 
 if TYPE_CHECKING:
     from laar.core.chooser import Chooser

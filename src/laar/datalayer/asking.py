@@ -19,14 +19,14 @@ from dataclasses import dataclass
 import aiohttp
 import orjson
 
-from laar.core.membership import EndpointSpec, goes_by
-from laar.core.request import Api
 from laar.datalayer.fetching import options_for
 from laar.datalayer.visits import until_look_s
+from laar.fleet.membership import EndpointSpec, goes_by
 from laar.health import Kind, Reply, judge
 from laar.protocol.answers import AnswerReader
 from laar.protocol.headers import RANK, media_type, retry_after_s
 from laar.protocol.usefulness import REDIRECTS, flaw_of_type
+from laar.request import Api
 
 TIMEOUT_S = 10.0
 """Timeout of a whole response. Engines that need longer for a token should not get traffic yet."""

@@ -15,9 +15,9 @@ import aiohttp
 import numpy as np
 import orjson
 
-from laar.core.endpoints import EndpointTable
-from laar.core.membership import EndpointSpec
 from laar.datalayer.fetching import options_for, read_capped, visiting_session
+from laar.fleet.endpoints import EndpointTable
+from laar.fleet.membership import EndpointSpec
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.probing import PROBES, template_of
 from laar.prefix.templates import Template

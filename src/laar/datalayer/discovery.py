@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from laar.core.membership import EndpointSpec, Served
 from laar.datalayer.endpoints_file import Endpoint
 from laar.datalayer.fetching import fault_of, get, read_capped
 from laar.datalayer.metrics_page import ENGINES
 from laar.datalayer.served_names import read_served
+from laar.fleet.membership import EndpointSpec, Served
 
 TIMEOUT_S = 5.0
 _MAX_ANSWER_BYTES = 4 << 20

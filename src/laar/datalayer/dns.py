@@ -20,11 +20,11 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from laar.core.membership import EndpointSpec
 from laar.datalayer.endpoints_file import dns_name, join_address
 from laar.datalayer.interface import GONE, EndpointSink
 from laar.datalayer.visits import cancel, until_look_s
 from laar.faults import Fault
+from laar.fleet.membership import EndpointSpec
 from laar.latest import Latest
 
 INTERVAL_S = 10.0

@@ -16,7 +16,6 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from laar.core.membership import PLAIN, EndpointSpec, Way
 from laar.datalayer.document import read_document
 from laar.datalayer.files import Settling, Stamp, is_overwritten, read_file, stamp_of
 from laar.datalayer.interface import EndpointSink
@@ -25,6 +24,7 @@ from laar.datalayer.visits import until_look_s
 from laar.declaring import describe
 from laar.errors import SettingError
 from laar.faults import Fault
+from laar.fleet.membership import PLAIN, EndpointSpec, Way
 
 MAX_ENDPOINTS = 10_000
 """Maximum number of endpoints: twice the size of the largest fleet that laar is tested with."""

@@ -12,8 +12,8 @@ from typing import Any
 
 import aiohttp
 
-from laar.core.membership import PLAIN, EndpointSpec
 from laar.datalayer.files import Stamp, stamp_of
+from laar.fleet.membership import PLAIN, EndpointSpec
 
 _KEPT_S = 75.0
 """Seconds for which an unused connection is kept, more than an idle picker's polling interval."""

@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from laar.core.endpoints import Reading
-from laar.core.membership import EndpointSpec, Served
 from laar.faults import Fault
+from laar.fleet.endpoints import Reading
+from laar.fleet.membership import EndpointSpec, Served
 
 if TYPE_CHECKING:
     from laar.prefix.tokens import Stored

@@ -24,12 +24,12 @@ from itertools import chain
 import zmq
 import zmq.asyncio
 
-from laar.core.membership import EVENTS_LABEL, REPLAY_LABEL
 from laar.datalayer.endpoints_file import split_address
 from laar.datalayer.interface import GONE, EngineSink, Targets
 from laar.datalayer.kv_batches import Event, Groups, Removed, decode_batch, in_pieces, time_of
 from laar.datalayer.visits import aside, cancel, until_look_s
 from laar.faults import Fault
+from laar.fleet.membership import EVENTS_LABEL, REPLAY_LABEL
 from laar.prefix.tokens import Stored
 from laar.slices import Slice
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from laar.core.endpoints import Reading
-from laar.core.membership import EndpointSpec
+from laar.fleet.endpoints import Reading
+from laar.fleet.membership import EndpointSpec
 from laar.prefix.states import Grid
 
 

@@ -6,7 +6,7 @@ whichever of a few answers first, and with any status under 500, so it need not 
 that from sending the request's headers to receiving the response's. Timing starts once a connection
 is open, so connection setup is never included, even if the server closes the connection after each
 response. An endpoint's first visit takes several samples, as any one may be late because of what
-else this process or the engine is doing; `laar.core.roundtrip` decides what they say together.
+else this process or the engine is doing; `laar.fleet.roundtrip` decides what they say together.
 
 `/health` is asked rarely, and not while requests are answered, which proves more. A 5xx means that
 the engine behind the server is dead (vLLM then answers 503); then it is asked at each visit. No
@@ -25,10 +25,10 @@ from typing import Any, ClassVar
 
 import aiohttp
 
-from laar.core.membership import EndpointSpec
 from laar.datalayer.fetching import failed_rtt_s, fault_of, get, read_capped
 from laar.datalayer.visits import Visits
 from laar.faults import Fault
+from laar.fleet.membership import EndpointSpec
 
 INTERVAL_S = 5.0
 """Seconds between probes: round trips change slowly, and reconnecting does not affect them."""

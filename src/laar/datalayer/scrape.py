@@ -22,12 +22,12 @@ from typing import ClassVar
 import aiohttp
 import orjson
 
-from laar.core.membership import EVENTS_LABEL, REPLAY_LABEL, EndpointSpec, key_of
 from laar.datalayer.fetching import failed_rtt_s, fault_of, get, read_capped
 from laar.datalayer.interface import GONE
 from laar.datalayer.metrics_page import ENGINES, Counters, page_url, pages_by_rank, read_page
 from laar.datalayer.visits import Visits, aside
 from laar.faults import Fault
+from laar.fleet.membership import EVENTS_LABEL, REPLAY_LABEL, EndpointSpec, key_of
 
 INTERVAL_S = 1.0
 TIMEOUT_S = 2.0

@@ -27,12 +27,12 @@ from typing import Any, ClassVar, NamedTuple
 import aiohttp
 import orjson
 
-from laar.core.membership import EndpointSpec, Served
 from laar.datalayer.endpoints_file import check_model_name
 from laar.datalayer.fetching import get, read_capped
 from laar.datalayer.visits import Visits
 from laar.datalayer.windows import PAGES, Stated, stated, windows
 from laar.faults import Fault
+from laar.fleet.membership import EndpointSpec, Served
 from laar.latest import Latest
 from laar.protocol.paths import ROUTES
 

@@ -24,10 +24,10 @@ from typing import Any, ClassVar
 
 import aiohttp
 
-from laar.core.membership import EndpointSpec
 from laar.datalayer.fetching import visiting_session
 from laar.datalayer.interface import GONE, Clock, EngineSink, Targets
 from laar.faults import Fault
+from laar.fleet.membership import EndpointSpec
 from laar.latest import Latest
 
 _LOG = logging.getLogger(__name__)

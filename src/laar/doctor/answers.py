@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from laar.core.membership import TASK_LABEL, EndpointSpec
 from laar.datalayer.asking import Asked
 from laar.doctor.findings import Finding, Level
 from laar.faults import Fault
+from laar.fleet.membership import TASK_LABEL, EndpointSpec
 from laar.health import GOOD, USELESS, Kind
 
 _SHOWN_CHARS = 200

@@ -20,7 +20,6 @@ from typing import Any
 import aiohttp
 import orjson
 
-from laar.core.membership import DRAIN_LABEL, EndpointSpec
 from laar.datalayer.asking import MAX_UNDER_WAY, ask, new_session
 from laar.datalayer.discovery import LISTED_BY_LAAR, OTHER_LAAR
 from laar.datalayer.endpoints_file import is_ip, split_address
@@ -41,6 +40,7 @@ from laar.doctor.findings import Finding, error, fine, warning
 from laar.envoy.endpoints_file import are_alike, without_picker
 from laar.envoy.options import envoy_options
 from laar.faults import Fault
+from laar.fleet.membership import DRAIN_LABEL, EndpointSpec
 from laar.settings import Settings
 from laar.telemetry.page_model import MAX_FLEET
 from laar.telemetry.problems import PASSWORD

@@ -46,8 +46,6 @@ from typing import Any
 import orjson
 import yaml
 
-from laar.core.membership import SYSTEM_CA
-from laar.core.request import Api
 from laar.datalayer.endpoints_file import is_ip
 from laar.envoy import endpoints_file
 from laar.envoy.options import (
@@ -60,6 +58,7 @@ from laar.envoy.options import (
     BootstrapOptions,
     Shape,
 )
+from laar.fleet.membership import SYSTEM_CA
 from laar.protocol import agreed
 from laar.protocol import headers as names
 from laar.protocol.answers import error_body, error_document
@@ -73,6 +72,7 @@ from laar.protocol.paths import (
 )
 from laar.protocol.reserved import header_pattern
 from laar.protocol.stream.attempts import REPEATS
+from laar.request import Api
 
 _HEADING = "# Rendered by `laar envoy`; change the options it was rendered with, not this file.\n"
 

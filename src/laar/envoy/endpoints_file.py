@@ -20,11 +20,11 @@ from urllib.parse import quote
 import orjson
 import xxhash
 
-from laar.core.membership import EndpointSpec
 from laar.datalayer.endpoints_file import is_ip, split_address
 from laar.datalayer.files import replace_file
 from laar.errors import SettingError
 from laar.faults import Fault
+from laar.fleet.membership import EndpointSpec
 from laar.latest import Latest
 from laar.protocol.agreed import ALIKE_KEY, LB_NAMESPACE, NAME_KEY
 from laar.protocol.paths import HEALTH_PATHS

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from laar.core.decision import Completion, Decision
-from laar.core.endpoints import Floats, Mask
-from laar.core.membership import EndpointSpec
+from laar.fleet.endpoints import Floats, Mask
+from laar.fleet.membership import EndpointSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,14 @@ import numpy as np
 
 from laar.core.decision import Completion, Decision
 from laar.core.eligible import in_all
-from laar.core.endpoints import Floats
 from laar.core.filters import MAX_FAILURES, MAX_KV_USAGE
 from laar.core.interfaces import View
-from laar.core.membership import EndpointSpec, key_of
-from laar.core.names import is_among
 from laar.core.plugin import gather
 from laar.explain.decision_record import DecisionRecord, Readings
 from laar.explain.sentence import ranking, sentence, why_not
+from laar.fleet.endpoints import Floats
+from laar.fleet.membership import EndpointSpec, key_of
+from laar.fleet.names import is_among
 
 MAX_ROWS = 32
 """Maximum number of candidates, and of filtered endpoints, in a record; the rest are dropped."""

@@ -27,14 +27,12 @@ from functools import partial
 import numpy as np
 
 from laar.accuracy.assessor import PlainAssessor
-from laar.core.away import may_come
 from laar.core.decision import Decision
 from laar.core.director import Director
-from laar.core.endpoints import Mask, Slots
-from laar.core.engine_model import EndpointConstants
 from laar.core.interfaces import NoRoomError, View
-from laar.core.request import Api, Request
 from laar.errors import RequestError
+from laar.fleet.away import may_come
+from laar.fleet.endpoints import Mask, Slots
 from laar.flow.load import LoadControl, priority_of
 from laar.flow.naming import SessionNames
 from laar.flow.queue import SATURATED, WORDS, Item, Queue
@@ -45,6 +43,8 @@ from laar.plugins.companions import not_worth_it
 from laar.prefix.blocks import Chain
 from laar.prefix.contexts import Context
 from laar.prefix.index import PrefixIndex, Receipt
+from laar.request import Api, Request
+from laar.speeds.engine_model import EndpointConstants
 
 Verdict = Decision | Exception
 """The decision, or the error that prevented it. A `RequestError` is an answer for the client; any

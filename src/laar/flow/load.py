@@ -8,7 +8,7 @@ import numpy as np
 
 from laar.core.decision import Decision
 from laar.core.director import Director
-from laar.core.endpoints import Mask, Slots
+from laar.fleet.endpoints import Mask, Slots
 from laar.flow.queue import Item
 from laar.flow.saturation import Long, has_room, longs_at
 from laar.flow.settings import FlowSettings

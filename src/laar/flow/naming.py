@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from laar.core.request import Request
 from laar.latest import Latest
 from laar.prefix.blocks import Chain
+from laar.request import Request
 
 _MAX_TENANTS = 256
 """Maximum number of tenants remembered; the least recent is forgotten."""

@@ -8,8 +8,8 @@ So a reading can close an endpoint only while it is fresh. Treating stale readin
 pickers do, locks out a fleet for good: nothing is sent, so no reading changes. Here a stale or
 missing reading leaves the decision to the picker's counters, which fall as its requests end.
 
-Prefill seconds are those of `laar.core.traffic`: a prompt counts until its first token, or if that
-is not seen, until it should be prefilled, the prompts of an endpoint one after another.
+Prefill seconds are those of `laar.speeds.traffic`: a prompt counts until its first token, or if
+that is not seen, until it should be prefilled, the prompts of an endpoint one after another.
 
 A long prefill in flight must not fill an endpoint by itself, or it would delay every short prompt
 for minutes, the convoy effect that this package prevents: for short prompts, long prefills in
@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
-from laar.core.engines import Engines
+from laar.fleet.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.flow.settings import FlowSettings
+from laar.speeds.engines import Engines
 
 MAX_KV_USAGE = 0.95
 """Share of the KV cache in use above which an endpoint is full, since it is about to preempt. Lower

@@ -34,8 +34,8 @@ from itertools import islice
 
 import numpy as np
 
-from laar.core.endpoints import EndpointTable, Floats
 from laar.core.interfaces import View
+from laar.fleet.endpoints import EndpointTable, Floats
 from laar.latest import Latest, Shared
 from laar.prefix.blocks import Chain
 from laar.prefix.index import Cut, PrefixIndex
@@ -235,8 +235,8 @@ class Sessions:
     def prices(self, view: View, w: Floats, now: float) -> Iterator[float]:
         """Yield for each candidate the most that a second of waiting saves any session.
 
-        Above 1, the prompt should be held; infinite if turns in flight occupy the room. `w` is
-        the share of the prompts ahead that a prompt waits for, by candidate (`laar.core.engines`).
+        Above 1, the prompt should be held; infinite if turns in flight occupy the room. `w` is the
+        share of the prompts ahead that a prompt waits for, by candidate (`laar.speeds.engines`).
         """
         for leaving, waits in zip(self._leaving_at(view), w.tolist(), strict=True):
             yield self._price(leaving, waits, now)

@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from laar.core.request import Request
 from laar.declaring import Applies
+from laar.request import Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

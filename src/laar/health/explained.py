@@ -1,9 +1,9 @@
 """What explains that an endpoint is faster than its siblings: clients' answers as good as theirs.
 
 Nobody can list the ways to be fast and useless, so speed earns nothing by itself. An endpoint whose
-pace its siblings make implausible (`laar.core.paces`) is believed while the texts that its clients
-get are as long, as various and of the same form as those of most siblings that do not stand out
-themselves. It is held at a fair share before that, and in APIs whose answers are not texts.
+pace its siblings make implausible (`laar.plugins.shares`) is believed while the texts that its
+clients get are as long, as various and of the same form as those of most siblings that do not stand
+out themselves. It is held at a fair share before that, and in APIs whose answers are not texts.
 
 A probe alone explains nothing. But greedy engines answer it twice alike; one that doesn't, while a
 sibling does, makes its answers up. An engine of another kind, or quantization, may answer otherwise

@@ -31,10 +31,10 @@ from laar.accuracy.fitting.outcomes import MeasuredOutcome, dump_outcome
 from laar.accuracy.fitting.records import texts_of
 from laar.client.transport import Reply, completions_url, post
 from laar.client.until import RETRYABLE, Message, pause_s
-from laar.core.modes import NO_MODES, ByModel, Members
 from laar.datalayer.fetching import fault_of, read_capped
 from laar.datalayer.served_names import read_list
 from laar.errors import SettingError
+from laar.fleet.modes import NO_MODES, ByModel, Members
 from laar.measuring.asking import Asking
 from laar.measuring.checks import decide
 from laar.measuring.questions import Question

@@ -25,9 +25,9 @@ import numpy as np
 from laar.core.candidates import Group
 from laar.core.cost import Price
 from laar.core.decision import Completion, Decision
-from laar.core.endpoints import Floats, Reading, Slots
 from laar.core.interfaces import View
 from laar.core.plugin import Answering, Core, Part, Plugin, Pricing
+from laar.fleet.endpoints import Floats, Reading, Slots
 from laar.latest import Latest
 from laar.prefix.beliefs import PrefixMatch
 from laar.untrusted import Text, valid

@@ -26,12 +26,12 @@ import numpy as np
 from laar.core.candidates import Group
 from laar.core.cost import MIN_PROBABILITY, Terms
 from laar.core.decision import Completion, Decision
-from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 from laar.core.plugin import Admitted, Part, Plugin
-from laar.core.request import Request
 from laar.errors import RequestError
+from laar.fleet.endpoints import Floats
 from laar.prefix.beliefs import PrefixMatch
+from laar.request import Request
 from laar.units import duration
 
 COMPANION = "companion"

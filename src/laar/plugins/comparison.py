@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass, replace
 from laar.core.candidates import Group
 from laar.core.decision import Decision
 from laar.core.eligible import Eligible, prefer
-from laar.core.endpoints import Slots
 from laar.core.interfaces import View
 from laar.core.picker import NEAR_TIE
 from laar.core.plugin import Answering, Core, Meter, Part, Parts, Plugin, Sample
 from laar.core.policy import Policy
+from laar.fleet.endpoints import Slots
 
 _CHOICES = Meter(
     "laar_compared_total",

@@ -19,10 +19,10 @@ from itertools import islice
 
 from laar.core.decision import Completion, Decision
 from laar.core.plugin import Admitted, Core, Plugin, Reach
-from laar.core.request import Request
 from laar.errors import RequestError
 from laar.health.health import FEW
 from laar.latest import Latest
+from laar.request import Request
 from laar.untrusted import Count, valid
 
 DEATHS = 2

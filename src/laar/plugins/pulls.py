@@ -21,9 +21,9 @@ from laar.core.apart import may_be_apart
 from laar.core.candidates import Group
 from laar.core.cost import Price
 from laar.core.decision import Completion, Decision
-from laar.core.endpoints import Floats, Slots
 from laar.core.interfaces import View
 from laar.core.plugin import Answering, Core, Meter, Part, Plugin, Pricing, Sample
+from laar.fleet.endpoints import Floats, Slots
 from laar.prefix.beliefs import PrefixMatch
 from laar.units import duration
 

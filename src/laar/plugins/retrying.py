@@ -13,12 +13,12 @@ from itertools import islice
 from laar.accuracy.retry import parse_tried
 from laar.core.candidates import Group
 from laar.core.decision import Decision
-from laar.core.endpoints import Slots
 from laar.core.interfaces import View
 from laar.core.plugin import Admitted, Answering, Core, Part, Plugin
-from laar.core.request import Request
+from laar.fleet.endpoints import Slots
 from laar.latest import Latest, Shared
 from laar.prefix.beliefs import PrefixMatch
+from laar.request import Request
 from laar.untrusted import Amount, Text, valid
 
 MAX_TENANTS = 1024

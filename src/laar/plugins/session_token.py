@@ -17,10 +17,10 @@ import numpy as np
 
 from laar.core.candidates import Group
 from laar.core.decision import Decision
-from laar.core.endpoints import Mask, Slots
 from laar.core.interfaces import View
 from laar.core.plugin import Answering, Core, Part, Plugin
-from laar.core.request import Request
+from laar.fleet.endpoints import Mask, Slots
+from laar.request import Request
 
 _HEADER = "x-session-token"
 _POD_LABEL = "laar.dev/pod"

@@ -27,15 +27,15 @@ from msgspec import Meta
 
 from laar.core.candidates import Group
 from laar.core.decision import Decision
-from laar.core.endpoints import Floats, Mask, Slots
-from laar.core.engine_model import ERROR
 from laar.core.interfaces import View
 from laar.core.plugin import Answering, Core, Part, Plugin
-from laar.core.request import TEXTS, Request
 from laar.faults import Fault
+from laar.fleet.endpoints import Floats, Mask, Slots
 from laar.health.endpoint import Endpoint
 from laar.latest import Latest
 from laar.plugins.trying import WAITS_LITTLE
+from laar.request import TEXTS, Request
+from laar.speeds.engine_model import ERROR
 from laar.untrusted import Text, valid
 
 FAST_LABEL = "laar.dev/fast"

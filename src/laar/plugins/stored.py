@@ -13,11 +13,11 @@ from itertools import islice
 from typing import NamedTuple
 
 from laar.core.decision import Decision
-from laar.core.names import is_among
 from laar.core.plugin import Admitted, Plugin
-from laar.core.request import Request
 from laar.errors import RequestError
+from laar.fleet.names import is_among
 from laar.latest import Shared
+from laar.request import Request
 from laar.untrusted import Text, valid
 
 MAX_STORED = 65_536

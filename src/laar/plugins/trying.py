@@ -16,9 +16,9 @@ import numpy as np
 
 from laar.core.candidates import Group
 from laar.core.decision import Decision
-from laar.core.endpoints import Floats, Mask, Slots
 from laar.core.interfaces import View
 from laar.core.plugin import Answering, Core, Part, Plugin
+from laar.fleet.endpoints import Floats, Mask, Slots
 from laar.health import Standing
 
 WAITS_LITTLE, WAITS, WAITS_LONG = 3.0, 8.0, 64.0

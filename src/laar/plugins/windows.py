@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from laar.core.endpoints import Floats, Mask, Slots
 from laar.core.plugin import Answering, Core, Part, Plugin
-from laar.core.request import Api, Request
+from laar.fleet.endpoints import Floats, Mask, Slots
 from laar.latest import Latest, Shared
 from laar.prefix.blocks import Chain
+from laar.request import Api, Request
 
 if TYPE_CHECKING:
     from laar.core.candidates import Group

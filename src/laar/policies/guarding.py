@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from laar.core.endpoints import Floats, Mask
 from laar.core.interfaces import BY_CANDIDATE, View
 from laar.core.policy import Policy
+from laar.fleet.endpoints import Floats, Mask
 
 
 class BrokenPromiseError(Exception):

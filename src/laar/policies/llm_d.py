@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from laar.core.endpoints import Floats, Mask
 from laar.core.interfaces import View
 from laar.core.policy import Policy
+from laar.fleet.endpoints import Floats, Mask
 from laar.policies.pickers import ShuffledMaxScore, least, ranks
 
 

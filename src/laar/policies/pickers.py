@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 from laar.core.picker import NEAR_TIE, pick
+from laar.fleet.endpoints import Floats
 
 
 class MaxScore:

@@ -17,13 +17,13 @@ from typing import Any
 
 import orjson
 
-from laar.core.request import TEXTS, Api
 from laar.errors import RequestError
 from laar.health import GOOD, Kind, Reply
 from laar.health.explained import Shown
 from laar.protocol.jsonscan import own_models
 from laar.protocol.sse import BOM, Lines, data_says
 from laar.protocol.usefulness import Usefulness
+from laar.request import TEXTS, Api
 
 MAX_ANSWER_BYTES = 1 << 20
 """Maximum size of a JSON answer, or of a line of an event stream, that is buffered for reading."""

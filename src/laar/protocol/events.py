@@ -12,9 +12,9 @@ from itertools import product
 from typing import ClassVar
 
 from laar.core.decision import Decision
-from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.protocol.openai import Body
+from laar.request import Api, Request
 
 
 class Mode(enum.Enum):

@@ -15,7 +15,6 @@ from enum import StrEnum
 from functools import lru_cache
 from hashlib import blake2b
 
-from laar.core.request import MAX_OBJECTIVE_S
 from laar.plugins import own
 from laar.protocol.patience import PATIENCE_HEADERS, patience_of
 from laar.protocol.reserved import HARMLESS_HEADERS, reserved_headers
@@ -31,6 +30,7 @@ from laar.protocol.sessions import (
     parent_of_headers,
     session_of_headers,
 )
+from laar.request import MAX_OBJECTIVE_S
 
 DESTINATION = "x-gateway-destination-endpoint"
 SERVED = "x-gateway-destination-endpoint-served"

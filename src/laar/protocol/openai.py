@@ -25,7 +25,6 @@ from typing import Any
 
 import orjson
 
-from laar.core.request import LIMITS, SAMPLING, Api, Request, is_reproducible
 from laar.errors import RequestError
 from laar.protocol.forms import field_span
 from laar.protocol.jsonscan import (
@@ -50,6 +49,7 @@ from laar.protocol.sessions import (
     session_of_body,
 )
 from laar.protocol.splice import BYTE_ORDER_MARK, NOT_AN_OBJECT, model_span, utf8_of
+from laar.request import LIMITS, SAMPLING, Api, Request, is_reproducible
 
 ASIDE_BYTES = 1 << 20
 """Maximum size of a body that is read on the event loop; reading takes a millisecond or two. Longer

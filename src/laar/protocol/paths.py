@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote, unquote_plus
 
-from laar.core.request import Api
 from laar.errors import RequestError
+from laar.request import Api
 
 _ENCODERS = {
     "/v1/embeddings": ("/embed", "/embedding", "/encode"),

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from laar.core.decision import Completion, Decision
-from laar.core.request import Api
 from laar.health import Reply
 from laar.protocol.headers import Head
+from laar.request import Api
 
 
 class Recorder:

@@ -15,11 +15,11 @@ from typing import Any
 import orjson
 import xxhash
 
-from laar.core.request import Api
 from laar.prefix.blocks import MAX_HASHED_BYTES
 from laar.prefix.lengths import DIGEST, FILLER, MESSAGE
 from laar.prefix.templates import TOOLS
 from laar.protocol.urls import has_prose, is_data, unsigned, without_data
+from laar.request import Api
 
 MAX_SPANS = 20_000
 """Maximum number of texts in a prompt (10 ms of work). A long conversation has a thousand."""

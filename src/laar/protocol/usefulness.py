@@ -11,8 +11,8 @@ from collections.abc import Iterator, KeysView, Mapping
 from itertools import islice
 from typing import Any
 
-from laar.core.request import Api
 from laar.health import GOOD, Kind
+from laar.request import Api
 
 Finding = Kind | str | None
 """A kind of failure, `GOOD`, or None while undecided."""

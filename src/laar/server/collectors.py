@@ -17,10 +17,7 @@ from aiohttp import ClientSession
 
 from laar.core.attempts import ENDPOINT
 from laar.core.director import Director
-from laar.core.endpoints import Slots
 from laar.core.filters import MAX_FAILURES, STALE_S, awake
-from laar.core.membership import EVENTS_LABEL, EndpointSpec
-from laar.core.roundtrip import STALE_AFTER_S
 from laar.datalayer.asking import Asking, ask, keep_asking
 from laar.datalayer.dns import Resolver
 from laar.datalayer.endpoints_file import EndpointsFile
@@ -30,6 +27,9 @@ from laar.datalayer.served_names import ServedNames
 from laar.datalayer.visits import until_look_s
 from laar.errors import SettingError, install
 from laar.faults import Fault
+from laar.fleet.endpoints import Slots
+from laar.fleet.membership import EVENTS_LABEL, EndpointSpec
+from laar.fleet.roundtrip import STALE_AFTER_S
 from laar.health import GOOD, Kind
 from laar.server.fleet import FleetState
 from laar.server.tasks import Tasks

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from laar.context.settings import Mode, Reason
 from laar.core.decision import Completion, Decision
-from laar.core.request import Api
 from laar.faults import Fault
 from laar.latest import Latest
 from laar.protocol.headers import Head
 from laar.protocol.ports import Restorer
+from laar.request import Api
 from laar.settings import Settings
 from laar.settings.context import ContextRoute
 from laar.telemetry.metrics import Histogram

@@ -10,14 +10,14 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from laar.core.endpoints import Reading
 from laar.core.filters import MAX_FAILURES, MAX_KV_USAGE
-from laar.core.membership import EndpointSpec, Served
 from laar.datalayer.interface import GONE
 from laar.datalayer.served_names import FIRST_PODS_S, OwnNames
 from laar.datalayer.visits import occurs
 from laar.envoy.endpoints_file import EnvoyFile
 from laar.faults import Fault
+from laar.fleet.endpoints import Reading
+from laar.fleet.membership import EndpointSpec, Served
 
 if TYPE_CHECKING:
     from laar.prefix.tokens import Stored

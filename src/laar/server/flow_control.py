@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
-from laar.core.request import Request
 from laar.envoy.endpoints_file import ENVOY_LEARNS_S
 from laar.errors import RequestError
+from laar.request import Request
 from laar.slices import Slice
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The learners of a running picker.
 
 This module connects decisions to the learners: reported outcomes correct P(correct). c(m) is
-learned in `laar.core.engines` and shown here next to the artifact's value. Snapshots keep both
+learned in `laar.speeds.engines` and shown here next to the artifact's value. Snapshots keep both
 across a restart (`laar.sharing.snapshot`).
 """
 
@@ -18,14 +18,14 @@ from laar.accuracy.features import Features
 from laar.accuracy.online import KAPPA, OnlineOutcomes
 from laar.accuracy.reports import OutcomeReports
 from laar.core.decision import Completion, Decision
-from laar.core.engine_model import Seen
-from laar.core.engines import Engines
-from laar.core.request import Request
 from laar.errors import SettingError
 from laar.faults import Fault
 from laar.plugins.adapters import Adapters
 from laar.prefix.lengths import DIGEST
+from laar.request import Request
 from laar.settings.routing import Accuracy
+from laar.speeds.engine_model import Seen
+from laar.speeds.engines import Engines
 
 _SAMPLE_HEAD_CHARS, _SAMPLE_TAIL_CHARS = 200, 300
 _SAMPLE_SPANS = 8

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 from laar.accuracy.capability import CapabilityModel
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
-from laar.core.endpoints import EndpointTable, Reading
 from laar.core.interfaces import PartFailure
 from laar.core.policy import Policy
 from laar.faults import Fault
+from laar.fleet.endpoints import EndpointTable, Reading
 from laar.flow.admission import Admission, Outcome
 from laar.health import Health
 from laar.plugins.comparison import Comparison

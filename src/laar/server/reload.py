@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from laar.accuracy.capability import CapabilityModel
-from laar.core.membership import EndpointSpec
 from laar.core.policy import Policy
 from laar.datalayer.endpoints_file import AGAIN_S
 from laar.datalayer.files import Settling, Stamp, is_overwritten, stamp_of
 from laar.datalayer.visits import occurs, until_look_s
 from laar.errors import SettingError
 from laar.faults import Fault
+from laar.fleet.membership import EndpointSpec
 from laar.policies import build_policies
 from laar.server.learning import artifact_of
 from laar.settings import Loaded, Settings, load

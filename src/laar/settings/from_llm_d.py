@@ -20,9 +20,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from laar.core.filters import MAX_KV_USAGE
-from laar.core.membership import ROLE_LABEL
 from laar.datalayer.document import parse_yaml
 from laar.errors import SettingError
+from laar.fleet.membership import ROLE_LABEL
 
 _KIND = "EndpointPickerConfig"
 _API_VERSIONS = ("llm-d.ai/v1", "llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")

@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 
-from laar.core.membership import EndpointSpec
 from laar.datalayer.endpoints_file import is_loopback
 from laar.errors import SettingError, unknown
+from laar.fleet.membership import EndpointSpec
 from laar.settings.settings import Loaded, Settings
 
 _QUEUE = ("long_tokens", "max_prefill_s", "max_requests", "min_hold_s", "order", "patience")

@@ -14,10 +14,9 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings, Enforcement
-from laar.core.modes import ByModel, Members
-from laar.core.request import Api
 from laar.declaring import Applies
 from laar.errors import LaarError, SettingError
+from laar.fleet.modes import ByModel, Members
 from laar.flow.settings import FlowSettings
 from laar.health import HealthSettings
 from laar.policies import Profile, build_plugins, build_policies
@@ -25,6 +24,7 @@ from laar.policies.registry import Parameters
 from laar.prefix.index import MAX_BYTES
 from laar.protocol.openai import read_body
 from laar.protocol.stream import StreamSettings
+from laar.request import Api
 from laar.settings.section import Section, declared, part
 
 MAX_POLICIES = 64

@@ -11,13 +11,13 @@ from typing import Annotated
 from annotated_types import MaxLen
 from pydantic import model_validator
 
-from laar.core.membership import EndpointSpec
 from laar.datalayer.document import Place, line_of, read_with_lines
 from laar.datalayer.endpoints_file import Endpoints, load_endpoints
 from laar.datalayer.files import Stamp, stamp_of
 from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.declaring import Applies
 from laar.errors import SettingError
+from laar.fleet.membership import EndpointSpec
 from laar.protocol.stream import StreamSettings
 from laar.settings.context import Context
 from laar.settings.listening import EnvoySection, Listen, Shutdown

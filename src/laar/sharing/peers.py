@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from laar.core.traffic import Elsewhere
 from laar.sharing.prefixes import Entries
 from laar.sharing.records import NO_LOAD, Load
+from laar.speeds.traffic import Elsewhere
 
 if TYPE_CHECKING:
     from laar.sharing.sharing import Sharing

@@ -14,11 +14,11 @@ from msgspec import Meta, Struct
 
 from laar.accuracy.difficulty import Repeat
 from laar.accuracy.online import Taken
-from laar.core.engine_model import Sample
 from laar.health import Word
 from laar.plugins.deadly import DEATHS
 from laar.prefix.blocks import blocks_in
 from laar.prefix.contexts import Context
+from laar.speeds.engine_model import Sample
 from laar.untrusted import LARGEST, MAX_TEXT_CHARS, Amount, Count, Text
 
 _MAX_BLOCKS = 65_536

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reports import OutcomeReports, Verdict
-from laar.core.away import Away
 from laar.core.director import Director
-from laar.core.engine_model import Sample
+from laar.fleet.away import Away
 from laar.health import Word
 from laar.plugins.deadly import DEATHS, Case, DeadlyBodies
 from laar.plugins.stored import StoredObjects
@@ -42,6 +41,7 @@ from laar.sharing.records import (
 )
 from laar.sharing.settings import SharingSettings
 from laar.sharing.unseen import Unseen
+from laar.speeds.engine_model import Sample
 
 if TYPE_CHECKING:
     from laar.context.memo import Memo

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
-from laar.core.away import MAX_MODELS, MAX_OTHERS, Away
+from laar.fleet.away import MAX_MODELS, MAX_OTHERS, Away
 from laar.prefix.beliefs import Shown
 from laar.prefix.density import Density
 from laar.prefix.index import Kept

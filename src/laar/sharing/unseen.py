@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from laar.core.endpoints import Floats
+from laar.fleet.endpoints import Floats
 
 if TYPE_CHECKING:
     from laar.sharing.sharing import Sharing

@@ -14,9 +14,9 @@ from dataclasses import dataclass, fields
 from itertools import islice
 
 from laar.core.decision import Completion, Decision
-from laar.core.endpoints import EndpointTable
 from laar.explain.decision_record import DecisionRecord, Readings
 from laar.explain.record import shown
+from laar.fleet.endpoints import EndpointTable
 
 MAX_DECISIONS = 2000
 """Maximum number of decisions kept: 20 s at 100 per second, enough for useful percentiles."""

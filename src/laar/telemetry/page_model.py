@@ -15,9 +15,9 @@ from itertools import islice
 import numpy as np
 
 from laar.core.director import Director
-from laar.core.endpoints import Floats, Reading
 from laar.core.filters import MAX_FAILURES, MAX_KV_USAGE, STALE_S
 from laar.explain.decision_record import DecisionRecord
+from laar.fleet.endpoints import Floats, Reading
 from laar.latest import Latest
 from laar.plugins.comparison import Comparison
 from laar.telemetry.decisions import DecisionMemory

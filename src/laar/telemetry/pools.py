@@ -24,7 +24,7 @@ import numpy as np
 
 from laar.core.decision import Decision
 from laar.core.director import Director
-from laar.core.membership import POOL_LABEL
+from laar.fleet.membership import POOL_LABEL
 from laar.flow.queue import CANCELLED
 from laar.flow.settings import FlowSettings
 from laar.policies.laar.pricing import asked_of

@@ -27,10 +27,10 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.trace import SpanKind, StatusCode, format_trace_id
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from laar.core.request import Request, Trace
 from laar.errors import RequestError, unusable_environment
 from laar.explain.decision_record import DecisionRecord
 from laar.explain.record import shown
+from laar.request import Request, Trace
 
 LAST_S = 1.0
 """Maximum seconds for sending unsent spans at shutdown: a collector that is down must not delay a

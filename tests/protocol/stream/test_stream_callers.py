@@ -8,7 +8,7 @@ import orjson
 import pytest
 from test_stream_machine import BODY, HEADERS, Driver
 
-from laar.core.membership import Way
+from laar.fleet.membership import Way
 from laar.protocol.agreed import LONGEST_HOLD
 from laar.protocol.events import (
     SHAPES,

@@ -6,8 +6,8 @@ import orjson
 import pytest
 
 from laar.accuracy.features import language_of
-from laar.core.membership import EndpointSpec
 from laar.errors import RequestError
+from laar.fleet.membership import EndpointSpec
 from laar.protocol.events import (
     AnswerHeaders,
     Ask,

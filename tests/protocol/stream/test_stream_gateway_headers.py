@@ -4,9 +4,9 @@ import orjson
 import pytest
 from test_stream_machine import BODY, Driver
 
-from laar.core.request import Api
 from laar.protocol.events import Ask, RequestBody, RequestHeaders, ResponseHeaders, Shape
 from laar.protocol.stream import Environment, Stream, StreamSettings
+from laar.request import Api
 
 REWRITTEN = {":path": "/team/blue", ":method": "POST"}
 

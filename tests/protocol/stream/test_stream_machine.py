@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.core.membership import EndpointSpec
-from laar.core.request import Api
 from laar.errors import RequestError
+from laar.fleet.membership import EndpointSpec
 from laar.plugins.stored import StoredObjects
 from laar.policies import POLICY_NAMES
 from laar.protocol.events import (
@@ -33,6 +32,7 @@ from laar.protocol.events import (
 )
 from laar.protocol.openai import ASIDE_BYTES, try_read
 from laar.protocol.stream import CHUNK_BYTES, Environment, HeldBytes, Stream, StreamSettings
+from laar.request import Api
 from support.directors import director_of
 from support.exploring import examples
 from support.recorders import Recording, decided

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.core.decision import Enforcement
-from laar.core.membership import EndpointSpec
 from laar.errors import RequestError
+from laar.fleet.membership import EndpointSpec
 from laar.protocol import events as ev
 from laar.protocol.stream import Environment, Stream, StreamSettings
 from support.directors import director_of

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from laar.core.endpoints import Floats
+from laar.fleet.endpoints import Floats
 from laar_lab.claims import Evidence, Seen
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope

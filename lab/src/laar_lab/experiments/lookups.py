@@ -24,10 +24,10 @@ from laar.accuracy.artifact import Capability, parse_artifact
 from laar.accuracy.assessor import Assessment, CapabilityAssessor, RequestText
 from laar.accuracy.capability import CapabilityModel
 from laar.core.cost import CostWeights
-from laar.core.endpoints import Floats
 from laar.core.interfaces import Assessor, View
-from laar.core.request import Request
+from laar.fleet.endpoints import Floats
 from laar.policies.laar.outlook import Outlook
+from laar.request import Request
 from laar_lab.experiment import Scope
 from laar_lab.kv_lookup import queries
 from laar_lab.measure_fleet import default_artifact

@@ -21,10 +21,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.flow.settings import FlowSettings
 from laar.protocol.sampling import Sampler
+from laar.request import Api, Request
 from laar_lab.claims import Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import FIRST_SEED, Scope

@@ -19,8 +19,8 @@ from laar.accuracy.artifact import Capability, Speed
 from laar.accuracy.fitting.fit import fit
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
 from laar.accuracy.fitting.records import fingerprint, read_records
-from laar.core.request import Api, Request
 from laar.errors import SettingError
+from laar.request import Api, Request
 from laar_lab.evaluating import fingerprints
 from laar_lab.sim.answers import AccuracySurface, ModelSurface
 from laar_lab.sim.fleet import BLOCK_TOKENS, Prompt, Question, spread

@@ -19,9 +19,9 @@ from __future__ import annotations
 import numpy as np
 
 from laar.core.cost import CostWeights
-from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 from laar.core.policy import Policy
+from laar.fleet.endpoints import Floats
 from laar.policies import build_policies
 from laar.policies.pickers import ranks
 from laar_lab.policies.llm_router import LONGEST, REASONS, PrefixAware

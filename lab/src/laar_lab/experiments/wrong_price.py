@@ -21,9 +21,9 @@ from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.retry import WRONG_ANSWER_S
 from laar.core.cost import CostWeights
-from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 from laar.core.policy import Policy
+from laar.fleet.endpoints import Floats
 from laar.policies import build_policies
 from laar.policies.laar.outlook import Outlook
 from laar_lab.claims import Seen

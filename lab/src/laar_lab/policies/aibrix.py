@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from laar.core.endpoints import Floats
 from laar.core.interfaces import View
+from laar.fleet.endpoints import Floats
 from laar.policies.pickers import least, ranks
 
 

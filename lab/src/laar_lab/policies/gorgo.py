@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from laar.core.cost import scores_of_costs
-from laar.core.endpoints import Floats
 from laar.core.interfaces import View
+from laar.fleet.endpoints import Floats
 
 PUBLISHED_WEIGHTS = {"rtt_weight": 0.276, "queue_weight": 0.5}
 """Found by the authors on 5 April. `queue_weight` is at the upper end of its range [0.05, 0.5]."""

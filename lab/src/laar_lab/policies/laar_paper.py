@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from laar.core.cost import scores_of_costs
-from laar.core.endpoints import Floats
 from laar.core.interfaces import View
+from laar.fleet.endpoints import Floats
 from laar_lab.policies.published_cost import PublishedWeights, expected_time
 
 MIN_BUCKET_TOKENS = 4096

@@ -15,12 +15,12 @@ from __future__ import annotations
 import numpy as np
 
 from laar.core.cost import CostWeights
-from laar.core.endpoints import Floats, Mask
-from laar.core.engines import Engines
 from laar.core.interfaces import View
 from laar.core.policy import Policy
+from laar.fleet.endpoints import Floats, Mask
 from laar.policies.laar.pricing import inputs_of, price
 from laar.policies.pickers import ShuffledMaxScore, WeightedRandom
+from laar.speeds.engines import Engines
 
 _LEAST_SCORE = 0.01  # so that even the worst candidate is drawn sometimes
 _WEIGHTS = CostWeights()

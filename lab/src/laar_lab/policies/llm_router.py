@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from laar.core.endpoints import Floats
 from laar.core.interfaces import View
+from laar.fleet.endpoints import Floats
 from laar.policies.pickers import ranks
 
 LONGEST = "longest-prefix"

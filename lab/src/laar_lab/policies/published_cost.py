@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from laar.core.cost import RETRY_PENALTY, CostWeights, Terms, scores_of_costs, until_correct
-from laar.core.endpoints import Floats
 from laar.core.interfaces import View
+from laar.fleet.endpoints import Floats
 
 IN_FLIGHT_TOKENS = 100.0
 """Delay that a request in flight causes for another, in prefill tokens. Decoding 80 tokens at 0.12

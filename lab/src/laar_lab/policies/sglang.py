@@ -18,8 +18,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from laar.core.endpoints import Floats
 from laar.core.interfaces import Scorer, View
+from laar.fleet.endpoints import Floats
 from laar.policies.pickers import least, ranks
 
 _SESSION_S = 3600.0

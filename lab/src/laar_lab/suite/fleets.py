@@ -9,7 +9,7 @@ import numpy as np
 
 from laar.accuracy.assessor import Assessment, PlainAssessor
 from laar.core.interfaces import Assessor
-from laar.core.request import Request
+from laar.request import Request
 from laar_lab.sim.engine import EngineProfile, LinearCost, load_profile, slowed
 from laar_lab.sim.fleet import LinkProfile, MeasuredAssessor, Site
 

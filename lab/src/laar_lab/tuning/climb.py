@@ -15,9 +15,9 @@ from typing import Protocol, cast
 import numpy as np
 
 from laar.core.decision import Completion, Decision
-from laar.core.endpoints import Floats
 from laar.core.interfaces import Scorer, View
 from laar.core.policy import Policy
+from laar.fleet.endpoints import Floats
 from laar_lab.sim.fleet import (
     Arrival,
     FleetSettings,

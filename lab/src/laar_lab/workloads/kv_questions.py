@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from laar.core.request import Request
+from laar.request import Request
 from laar_lab.kv_lookup import Query
 from laar_lab.sim.answers import AccuracySurface
 from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, Prompt, Question, request_of, spread

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from laar.core.request import Api, Request
 from laar.flow.settings import FlowSettings
+from laar.request import Api, Request
 from laar_lab.sim.engine import load_profile
 from laar_lab.sim.fleet import MeasuredAssessor, Site
 

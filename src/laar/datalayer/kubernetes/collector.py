@@ -16,7 +16,6 @@ from typing import Protocol, TypeVar
 
 from pydantic import BaseModel
 
-from laar.core.membership import EndpointSpec
 from laar.datalayer.interface import EndpointSink
 from laar.datalayer.kubernetes.api import Api, ApiAccess
 from laar.datalayer.kubernetes.mirror import MAX_OBJECTS, Mirror
@@ -32,6 +31,7 @@ from laar.datalayer.kubernetes.objects import (
 from laar.datalayer.kubernetes.resources import OBJECTIVES, PODS, POOLS, REWRITES, Resource
 from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.faults import Fault
+from laar.fleet.membership import EndpointSpec
 from laar.protocol.rules import Rewrite
 
 REPORT_EVERY_S = 0.1

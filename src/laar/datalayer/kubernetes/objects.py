@@ -18,18 +18,18 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, AliasPath, BaseModel, Field, ValidationError, model_validator
 
-from laar.core.membership import (
+from laar.datalayer.endpoints_file import check_model_name, join_address
+from laar.datalayer.kubernetes.resources import LLM_D_GROUP, POOLS
+from laar.datalayer.kubernetes.settings import KubernetesSource
+from laar.datalayer.metrics_page import ENGINES
+from laar.errors import SettingError, first_fault
+from laar.fleet.membership import (
     EVENTS_LABEL,
     ON_DEMAND_LABEL,
     POOL_LABEL,
     REPLAY_LABEL,
     EndpointSpec,
 )
-from laar.datalayer.endpoints_file import check_model_name, join_address
-from laar.datalayer.kubernetes.resources import LLM_D_GROUP, POOLS
-from laar.datalayer.kubernetes.settings import KubernetesSource
-from laar.datalayer.metrics_page import ENGINES
-from laar.errors import SettingError, first_fault
 from laar.protocol.rules import Rewrite
 
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from laar.core.membership import PLAIN, Way
 from laar.datalayer.endpoints_file import Endpoint, HttpUrl, ModelName, dns_name, endpoint_address
 from laar.datalayer.metrics_page import Engine
 from laar.declaring import describe
+from laar.fleet.membership import PLAIN, Way
 
 if TYPE_CHECKING:
     from laar.datalayer.kubernetes.api import ApiAccess

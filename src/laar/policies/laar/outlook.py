@@ -11,7 +11,7 @@
 `prefill` is the time for the uncached part of the prompt at this endpoint, including the effect of
 its context; `wait` the prompts ahead of it (and, in a full engine, the wait for a slot and for
 room in its cache), `answer` the time of its answer alone, `load` the share of time that the
-endpoint spends on prefill. The constants are learned (`laar.core.engines`). A second before the
+endpoint spends on prefill. The constants are learned (`laar.speeds.engines`). A second before the
 first token is counted twice: for that token, and for the end.
 
 * `n` other requests are in flight there. Each makes this answer `2 b` longer, but only half of that
@@ -30,7 +30,7 @@ first token is counted twice: for that token, and for the end.
   their number is uncertain, so four are assumed, as at a load of 0.8.
 * `for_cache`: the part of `wait` for room in the engine's KV cache, if the prompts in flight fill
   it and enough of them have to end first. One later request is assumed to wait as long. The
-  metrics page gives the cache's size; `laar.core.batches` estimates how much of it a token in
+  metrics page gives the cache's size; `laar.speeds.batches` estimates how much of it a token in
   flight takes.
 * `invested`: a prefix that many requests share is worth a copy. It saves them the time by which the
   endpoints that hold the prefix were recently busier, on average, than this one. As many requests
@@ -57,13 +57,13 @@ import numpy as np
 
 from laar.core import plugin
 from laar.core.cost import CostWeights, Price, Terms, scores_of_costs, until_correct
-from laar.core.endpoints import Floats
-from laar.core.engines import Engines
 from laar.core.interfaces import View
-from laar.core.traffic import MEAN_S
+from laar.fleet.endpoints import Floats
 from laar.policies.laar.pairs import read_elsewhere
 from laar.policies.laar.pricing import Pricing, PricingInputs, inputs_of, price
 from laar.prefix.beliefs import Demand
+from laar.speeds.engines import Engines
+from laar.speeds.traffic import MEAN_S
 
 _SAME = 0.01  # shares of a prompt that differ by less are treated as equal
 _ONCE = 1.5  # a prefix with fewer recent requests than this is not worth another copy

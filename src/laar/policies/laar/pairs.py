@@ -15,10 +15,10 @@ import numpy as np
 
 from laar.core.apart import Apart, cheapest
 from laar.core.cost import FIRST, MIN_PROBABILITY, Price
-from laar.core.endpoints import Floats
-from laar.core.engines import Engines
 from laar.core.interfaces import View
+from laar.fleet.endpoints import Floats
 from laar.policies.laar.pricing import PricingInputs, asked_of, later_of, price
+from laar.speeds.engines import Engines
 
 
 def read_elsewhere(

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from laar.core.cost import FIRST, CostWeights, Price
-from laar.core.endpoints import EndpointTable, Floats, Slots
-from laar.core.engine_model import EndpointConstants
-from laar.core.engines import Engines
 from laar.core.interfaces import View
-from laar.core.traffic import ASKED, FEW_CAME, RATE_S, Traffic
+from laar.fleet.endpoints import EndpointTable, Floats, Slots
+from laar.speeds.engine_model import EndpointConstants
+from laar.speeds.engines import Engines
+from laar.speeds.traffic import ASKED, FEW_CAME, RATE_S, Traffic
 
 MAX_LOAD = 0.8
 """Cap on the load: busy periods grow without bound as the load nears 1, and estimates are rough."""
@@ -40,7 +40,7 @@ _AT_ONCE = math.log1p(math.exp(-1.0 / _SPREAD))  # so that an answer that takes 
 
 
 class Asked(NamedTuple):
-    """The traffic of some endpoints, from `laar.core.traffic.ASKED`; arrays over them.
+    """The traffic of some endpoints, from `laar.speeds.traffic.ASKED`; arrays over them.
 
     Args:
         ahead_s: work of the prompts not yet prefilled, in seconds estimated by c(m).

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from laar.core.decision import Completion, Decision
-from laar.core.request import Api
 from laar.errors import RequestError
 from laar.health import GOOD, Kind, Reply
 from laar.protocol import agreed
@@ -13,6 +12,7 @@ from laar.protocol.answers import MAX_ERROR_BYTES, NO_USAGE, AnswerReader
 from laar.protocol.events import ResponseHeaders
 from laar.protocol.ports import Recorder, Restorer
 from laar.protocol.usefulness import flaw_of_type
+from laar.request import Api
 
 EXPLAINED = (400, 413, 422, 503)
 """Statuses of refusals whose bodies show why: a request that is too long, or an engine that is full

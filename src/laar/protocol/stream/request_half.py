@@ -12,10 +12,9 @@ from itertools import chain
 from typing import Any
 
 from laar.core.decision import Decision
-from laar.core.membership import PLAIN
 from laar.core.plugin import gather
-from laar.core.request import UPGRADE_REQUIRED, Api
 from laar.errors import RequestError
+from laar.fleet.membership import PLAIN
 from laar.protocol import headers as names
 from laar.protocol import paths
 from laar.protocol.events import (
@@ -55,6 +54,7 @@ from laar.protocol.stream.contract_headers import (
 from laar.protocol.stream.dialect import DIALECTS
 from laar.protocol.stream.phases import RequestPhase
 from laar.protocol.stream.state import StreamState
+from laar.request import UPGRADE_REQUIRED, Api
 
 _NO_HEAD = names.read_head({})
 _SAFE = ("GET", "HEAD", "OPTIONS")

@@ -8,7 +8,6 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
 from laar.core.decision import Decision
-from laar.core.request import Api, Trace
 from laar.protocol.events import Shape
 from laar.protocol.paths import PathFacts, facts_reader
 from laar.protocol.ports import BodyHook, Recorder, Rework
@@ -17,6 +16,7 @@ from laar.protocol.settings import StreamSettings
 from laar.protocol.stream.answer import Answer
 from laar.protocol.stream.body import Collected, HeldBytes
 from laar.protocol.stream.dialect import OF_OTHERS, Dialect
+from laar.request import Api, Trace
 
 _NO_RULES = GatewayRules(random.Random())
 _NO_RECORDER = Recorder()

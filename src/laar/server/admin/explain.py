@@ -23,11 +23,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from laar.core.modes import kept_members
-from laar.core.request import Request as CoreRequest
 from laar.datalayer.visits import aside
 from laar.errors import RequestError, unknown
 from laar.explain.decision_record import DecisionRecord
+from laar.fleet.modes import kept_members
 from laar.plugins.comparison import Comparison
 from laar.plugins.windows import Windows
 from laar.protocol import headers as names
@@ -44,6 +43,7 @@ from laar.protocol.events import (
 from laar.protocol.jsonscan import is_quick, member_spans
 from laar.protocol.openai import ASIDE_BYTES, try_read
 from laar.protocol.stream import Environment, Stream
+from laar.request import Request as CoreRequest
 from laar.server.admin.answers import as_json
 from laar.server.admin.guard import body_of
 from laar.slices import Slice

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from laar.core.away import is_away
-from laar.core.catalog import catalog, no_such_model
 from laar.core.decision import Decision
-from laar.core.modes import kept_members
-from laar.core.request import Request
 from laar.errors import RequestError
+from laar.fleet.away import is_away
+from laar.fleet.catalog import catalog, no_such_model
+from laar.fleet.modes import kept_members
 from laar.plugins.stored import StoredObjects
 from laar.protocol import headers as names
 from laar.protocol.agreed import DECISION_MARGIN_S
 from laar.protocol.events import Immediate, Refused
 from laar.protocol.ports import Recorder
 from laar.protocol.stream import Environment
+from laar.request import Request
 from laar.server.flow_control import FlowControl, Waiting
 
 if TYPE_CHECKING:

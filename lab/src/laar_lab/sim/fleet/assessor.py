@@ -13,7 +13,7 @@ import numpy as np
 from laar.accuracy.assessor import Assessment, CapabilityAssessor, PlainAssessor
 from laar.accuracy.capability import SpeedPrior
 from laar.core.interfaces import Assessor
-from laar.core.request import Request
+from laar.request import Request
 from laar_lab.sim.engine import EngineProfile, Job, build_engine, drive
 from laar_lab.sim.fleet.site import Site
 

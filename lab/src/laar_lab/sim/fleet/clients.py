@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from laar.core.request import Request
 from laar.errors import RequestError
+from laar.request import Request
 from laar_lab.sim.fleet.exchange import Exchange
 from laar_lab.sim.fleet.fleet import VirtualFleet
 from laar_lab.sim.fleet.prompts import Arrival, Prompt, request_of

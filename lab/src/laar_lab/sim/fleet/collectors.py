@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from laar.core.director import Director
-from laar.core.endpoints import Reading
+from laar.fleet.endpoints import Reading
 from laar.prefix.states import Grid
 from laar_lab.sim.engine import KvEvent, Load
 from laar_lab.sim.fleet.clock import VirtualClock

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from laar.core.decision import Decision
-from laar.core.request import Request
+from laar.request import Request
 from laar_lab.sim.fleet.prompts import Prompt
 
 

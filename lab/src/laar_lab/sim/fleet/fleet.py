@@ -22,7 +22,6 @@ import numpy as np
 from laar.core.decision import Completion, Decision
 from laar.core.interfaces import Assessor
 from laar.core.policy import Policy
-from laar.core.request import Request
 from laar.errors import RequestError, SettingError
 from laar.flow.settings import FlowSettings
 from laar.health import GOOD, Reply
@@ -31,6 +30,7 @@ from laar.plugins.pulls import Pulls
 from laar.policies import build_policies
 from laar.prefix.beliefs import BYTES_PER_TOKEN
 from laar.protocol.sampling import Sampler
+from laar.request import Request
 from laar_lab.sim.engine import Job
 from laar_lab.sim.fleet.assessor import MeasuredAssessor, speeds_of
 from laar_lab.sim.fleet.channel import Channel

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from laar.core.decision import Decision
 from laar.core.director import Director
-from laar.core.request import Request
 from laar.errors import RequestError
 from laar.flow.admission import Admission
 from laar.flow.settings import FlowSettings
+from laar.request import Request
 from laar.sharing.prefixes import SharedPrefixes
 from laar_lab.sim.fleet.clock import VirtualClock
 from laar_lab.sim.fleet.prompts import BlockPrefixes, Prompt

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
 from laar.core.interfaces import Assessor
-from laar.core.membership import DRAIN_LABEL, PULL_LABEL, ROLE_LABEL, EndpointSpec, Way
 from laar.core.policy import Policy
 from laar.errors import SettingError, unknown
+from laar.fleet.endpoints import EndpointTable
+from laar.fleet.membership import DRAIN_LABEL, PULL_LABEL, ROLE_LABEL, EndpointSpec, Way
 from laar.health import Health
 from laar.plugins import own
 from laar_lab.sim.fleet.link import generator

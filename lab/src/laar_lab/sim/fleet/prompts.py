@@ -15,10 +15,10 @@ from functools import cached_property
 
 import numpy as np
 
-from laar.core.request import Api, Request
 from laar.prefix.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
 from laar.prefix.beliefs import Prompt as Asked
 from laar.prefix.blocks import ENDS, Chain, blocks_in
+from laar.request import Api, Request
 
 BLOCK_TOKENS = 16
 """vLLM's block size."""

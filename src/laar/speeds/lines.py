@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from laar.core.endpoints import Floats
+from laar.fleet.endpoints import Floats
 
 FORGET = 0.998
 """Weight of a sample relative to the next one: about the last 500 samples matter."""

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from scipy.optimize import lsq_linear
 
 from laar.accuracy.capability import SpeedPrior
-from laar.core.endpoints import Reading
-from laar.core.engines import Began, Engines
-from laar.core.lines import FORGET, Line
-from laar.core.membership import EndpointSpec
-from laar.core.traffic import Elsewhere
+from laar.fleet.endpoints import Reading
+from laar.fleet.membership import EndpointSpec
 from laar.policies.laar.pricing import asked_of, crowded
+from laar.speeds.engines import Began, Engines
+from laar.speeds.lines import FORGET, Line
+from laar.speeds.traffic import Elsewhere
 from support.directors import table_of
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from laar.core.away import AwayNames
-from laar.core.membership import (
+from laar.fleet.away import AwayNames
+from laar.fleet.membership import (
     FETCH,
     PREFILL,
     TASK_LABEL,
@@ -28,10 +28,10 @@ from laar.core.membership import (
     Membership,
     Served,
 )
-from laar.core.modes import NO_MODES, ByModel
-from laar.core.names import Names
-from laar.core.roundtrip import STALE_AFTER_S, WINDOW, least_of
-from laar.core.witness import Page
+from laar.fleet.modes import NO_MODES, ByModel
+from laar.fleet.names import Names
+from laar.fleet.roundtrip import STALE_AFTER_S, WINDOW, least_of
+from laar.fleet.witness import Page
 from laar.prefix.states import Grid
 
 Slots = NDArray[np.intp]
@@ -387,7 +387,7 @@ class EndpointTable(Names):
     def read(self, key: str, reading: Reading, now: float) -> int:
         """Store a scrape; return the slot, or -1 if the endpoint has been removed meanwhile.
 
-        Load that nothing confirms is left out of the gauges (`laar.core.witness`).
+        Load that nothing confirms is left out of the gauges (`laar.fleet.witness`).
         """
         slot = self.slot(key)
         self._passed(now)
@@ -471,8 +471,18 @@ class EndpointTable(Names):
         if self.on_count is not None:
             self.on_count(slot, False)
 
-    def release(self, slot: int, tokens: float, uncached_tokens: float, answers: int = 1) -> None:
-        """Remove a complete request from the counters."""
+    def release(
+        self,
+        slot: int,
+        tokens: float,
+        uncached_tokens: float,
+        answers: int = 1,
+        *,
+        answering: bool = True,
+    ) -> None:
+        """Remove a request from the counters; also its prefill if it is not `answering`."""
+        if not answering:
+            self.release_prefill(slot, uncached_tokens)
         in_flight = self.in_flight.item(slot) - answers
         if in_flight > 0.0:
             self.in_flight[slot] = in_flight

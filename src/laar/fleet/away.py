@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice, takewhile
 from typing import NamedTuple
 
-from laar.core.membership import EndpointSpec
-from laar.core.names import Names
-from laar.core.request import Request
 from laar.errors import RequestError
+from laar.fleet.membership import EndpointSpec
+from laar.fleet.names import Names
 from laar.latest import Latest
+from laar.request import Request
 
 KEPT_S = 86_400.0
 """Seconds for which a name is remembered: models are scaled to zero for a night."""

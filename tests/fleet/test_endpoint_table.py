@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from laar.core.endpoints import EndpointTable
-from laar.core.membership import POOL_LABEL, EndpointSpec, Served
+from laar.fleet.endpoints import EndpointTable
+from laar.fleet.membership import POOL_LABEL, EndpointSpec, Served
 from support.directors import table_of
 from support.exploring import examples
 

@@ -2,8 +2,8 @@
 
 There are two paces, to the first token and after it; each serves as a prior for the other. A
 pace differs from 1 only if its samples stand out from their scatter, and old samples have little
-weight, so equal endpoints cost the same and share the load. `laar.core.engines` has the terms that
-the paces multiply.
+weight, so equal endpoints cost the same and share the load. `laar.speeds.engines` has the terms
+that the paces multiply.
 
 An endpoint with few samples may be much faster or slower than they suggest. `outlook` has both: the
 pace that its samples suggest, and the one that is still possible (`laar.plugins.trying`).
@@ -20,8 +20,8 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from laar.core.endpoints import EndpointTable, Floats, Slots
-from laar.core.engine_model import ERROR
+from laar.fleet.endpoints import EndpointTable, Floats, Slots
+from laar.speeds.engine_model import ERROR
 
 _MOST_LOG = math.log(20.0)  # cap on a pace: devices under one model name differ by less
 _MEMORY = 60.0  # effective number of samples

@@ -1,6 +1,6 @@
 """The learned constants of a model's engines: a line for the first token, and one for the rest.
 
-See `laar.core.engines` for the formulas.
+See `laar.speeds.engines` for the formulas.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 
 from laar.accuracy.artifact import CONTEXT_TOKENS, MAX_BEND
 from laar.accuracy.capability import UNMEASURED_SECONDS_PER_TOKEN, SpeedPrior
-from laar.core.endpoints import Floats, Slots
-from laar.core.lines import Line
+from laar.fleet.endpoints import Floats, Slots
+from laar.speeds.lines import Line
 
 ERROR = 0.3
 """Relative error of a prediction."""
@@ -36,7 +36,7 @@ Number = TypeVar("Number", float, Floats)
 class EndpointConstants:
     """The constants of some endpoints, multiplied by their paces where one applies.
 
-    The symbols are those of `laar.core.engines`; `cw` is c * w.
+    The symbols are those of `laar.speeds.engines`; `cw` is c * w.
 
     Args:
         of: slots of the endpoints.
@@ -61,7 +61,7 @@ class EndpointConstants:
 
     @cached_property
     def ever_full(self) -> bool:
-        """Whether any of the engines is full or was lately (`laar.core.batches`)."""
+        """Whether any of the engines is full or was lately (`laar.speeds.batches`)."""
         return bool(np.count_nonzero(np.isfinite(self.slots)))
 
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.core.away import KEPT_S, MAX_MODELS, MAX_OTHERS
-from laar.core.catalog import catalog
-from laar.core.membership import POOL_LABEL, EndpointSpec, Served
-from laar.core.request import Api, Request
 from laar.errors import RequestError
+from laar.fleet.away import KEPT_S, MAX_MODELS, MAX_OTHERS
+from laar.fleet.catalog import catalog
+from laar.fleet.membership import POOL_LABEL, EndpointSpec, Served
 from laar.flow.admission import Admission
 from laar.flow.settings import FlowSettings
+from laar.request import Api, Request
 from laar.sharing.snapshot import read_snapshot, restore, snapshot
 from support.directors import director_of
 from support.exploring import examples

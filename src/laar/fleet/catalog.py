@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from laar.core.endpoints import EndpointTable
 from laar.errors import RequestError
+from laar.fleet.endpoints import EndpointTable
 
 
 def catalog(table: EndpointTable, pool: str = "") -> dict[str, Any]:

@@ -7,10 +7,10 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laar.core.endpoints import EndpointTable, Reading
 from laar.core.filters import unsaturated
-from laar.core.membership import EndpointSpec
-from laar.core.witness import STILL_S
+from laar.fleet.endpoints import EndpointTable, Reading
+from laar.fleet.membership import EndpointSpec
+from laar.fleet.witness import STILL_S
 
 MAX_WAITING = 128
 STILL = math.ceil(STILL_S)  # readings, one a second

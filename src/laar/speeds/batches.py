@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from laar.core.endpoints import EndpointTable, Floats, Slots
+from laar.fleet.endpoints import EndpointTable, Floats, Slots
 
 _FULL_SEEN = 3  # readings as described in `Batches` before a batch is considered full
 _FULL_FOR_S = 60.0  # how long it is considered full after the last such reading

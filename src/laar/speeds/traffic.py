@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from laar.core.endpoints import EndpointTable, Floats, Slots
+from laar.fleet.endpoints import EndpointTable, Floats, Slots
 
 MEAN_S = 60.0
 """Time constant of the mean number in flight, in seconds."""

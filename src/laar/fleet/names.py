@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from laar.core.membership import EndpointSpec
-from laar.core.modes import ByModel, Mode, modes_of
+from laar.fleet.membership import EndpointSpec
+from laar.fleet.modes import ByModel, Mode, modes_of
 
 _NO_SLOTS = np.empty(0, np.intp)
 

@@ -17,8 +17,8 @@ for: 1 if they are prefilled one after another, 0 if concurrently. `s` is how mu
 request slows its prefill; `answer` is the time of a lone answer, `b` half of what each other
 request adds (`n` then being their mean). These belong to a model and are shared by its endpoints;
 `f_p` and `f_d` are each endpoint's own pace relative to the others of its model
-(`laar.core.paces`). vLLM has `w` = 1 and `s` = 0; an engine that runs all prefills concurrently has
-the reverse. `n` and `W` are counted in `laar.core.traffic`.
+(`laar.speeds.paces`). vLLM has `w` = 1 and `s` = 0; an engine that runs all prefills concurrently
+has the reverse. `n` and `W` are counted in `laar.speeds.traffic`.
 
 With few samples the priors apply: c(m) and the base of the artifact, `e` = 0, prefill as in vLLM,
 attention that adds twice c(m) at 65,536 tokens of context, and answers that take twice as long next
@@ -29,7 +29,7 @@ answers still teach the second line and the paces. Errors are relative to the pr
 tokens to the mean of prediction and measurement. Outliers count linearly, old samples fade, and no
 answer can push a constant beyond its bounds.
 
-A mode (`laar.core.modes`) shares its model's lines. How much longer or shorter its answers are is
+A mode (`laar.fleet.modes`) shares its model's lines. How much longer or shorter its answers are is
 taken from the artifact, for which all modes were asked the same questions. While serving they are
 not: hard questions go to other modes than easy ones, and are asked several times.
 """
@@ -44,12 +44,12 @@ import numpy as np
 
 from laar.accuracy.artifact import CONTEXT_TOKENS
 from laar.accuracy.capability import SpeedPrior
-from laar.core.batches import Batches
-from laar.core.endpoints import EndpointTable, Floats, Slots
-from laar.core.engine_model import ERROR, Constants, EndpointConstants, EngineModel, Sample, Seen
-from laar.core.paces import Paces
-from laar.core.traffic import Elsewhere, Traffic
+from laar.fleet.endpoints import EndpointTable, Floats, Slots
 from laar.latest import Latest
+from laar.speeds.batches import Batches
+from laar.speeds.engine_model import ERROR, Constants, EndpointConstants, EngineModel, Sample, Seen
+from laar.speeds.paces import Paces
+from laar.speeds.traffic import Elsewhere, Traffic
 
 _MAX_MODELS = 1024  # or twice the number served, if that is more
 _MOST_S = 1e9  # keeps ratios finite

@@ -17,9 +17,9 @@ from typing import ClassVar, NamedTuple
 
 import orjson
 
-from laar.core.request import LIMITS, Api, is_reproducible
 from laar.health.recent import Habit, stands_out
 from laar.latest import Latest
+from laar.request import LIMITS, Api, is_reproducible
 
 Members = Mapping[str, object]
 

@@ -1,7 +1,7 @@
 """The model list that clients get for the whole fleet."""
 
-from laar.core.catalog import catalog
-from laar.core.membership import POOL_LABEL, ROLE_LABEL, TASK_LABEL, EndpointSpec, Served
+from laar.fleet.catalog import catalog
+from laar.fleet.membership import POOL_LABEL, ROLE_LABEL, TASK_LABEL, EndpointSpec, Served
 from support.directors import table_of
 
 

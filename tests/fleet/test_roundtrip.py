@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laar.core.endpoints import EndpointTable
-from laar.core.membership import EndpointSpec
-from laar.core.roundtrip import (
+from laar.fleet.endpoints import EndpointTable
+from laar.fleet.membership import EndpointSpec
+from laar.fleet.roundtrip import (
     STALE_AFTER_S,
     TIE_S,
     WINDOW,
