@@ -96,7 +96,7 @@ def recorder() -> Recorder:
 def until() -> Callable[[Callable[[], object]], Awaitable[None]]:
     """Return a function that waits for a condition, and fails at a deadline."""
 
-    async def wait(condition: Callable[[], object], deadline_s: float = 20.0) -> None:
+    async def wait(condition: Callable[[], object], deadline_s: float = 60.0) -> None:
         end = time.monotonic() + deadline_s
         while not condition():
             assert time.monotonic() < end, "waited in vain for a condition"

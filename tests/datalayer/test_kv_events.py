@@ -402,7 +402,8 @@ class Replay:
 
 
 @pytest.fixture
-def replay(engine: Engine) -> Iterator[Replay]:
+def replay(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Replay]:
+    monkeypatch.setattr(kv_events, "REPLAY_S", 60.0)  # `answer` is called only now and then
     made = Replay(engine)
     yield made
     made.socket.close(linger=0)
