@@ -37,6 +37,21 @@ def test_the_value_with_which_attempts_fail_is_found_and_no_other(
     assert wrong <= (0 if noise < 0.1 else 1)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_culprit_is_found_as_soon_however_fast_attempts_follow(name: str) -> None:
+    found_at = set()
+    for step_s in (0.0, 0.001, 0.1, 1.0):
+        rng, suspects = random.Random(name), Suspects()
+        for n in range(100):
+            shared = drawn(rng, dict.fromkeys(NAMES, 4) | {name: 2}, absent=0.2)
+            suspects.note(shared, n * step_s, failed=shared.get(name) == "0")
+            if suspects.culprits:
+                break
+        found_at.add(n)
+    assert len(found_at) == 1
+    assert found_at.pop() < 60
+
+
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.6, 1.0])
 def test_failures_that_have_nothing_in_common_incriminate_nothing(share: float) -> None:
     wrong = 0

@@ -20,8 +20,8 @@ from math import log
 _MOST = 256
 """Attempts compared. With eight attributes, comparing them takes a millisecond."""
 _RECENT_S = 60.0
-_AGAIN_S = 0.25
-"""Minimum seconds between comparisons, which only failures ask for."""
+_AGAIN = 16
+"""Attempts compared for each failure until the next comparison, which so costs little for each."""
 _LEAST = 3
 """Failures with a value, and attempts without it, that a comparison needs."""
 _OFTEN, _RARELY = 0.7, 0.35
@@ -69,7 +69,8 @@ class Suspects:
 
     def __init__(self) -> None:
         self._attempts: deque[tuple[float, Mapping[str, str], bool]] = deque(maxlen=_MOST)
-        self._compared_at = float("-inf")
+        self._waits = 0
+        """Failures until the next comparison."""
         self.culprits: dict[Trait, Culprit] = {}
         self.version = 0
         """Changes with the culprits, and when one is tried."""
@@ -104,9 +105,10 @@ class Suspects:
         self._attempts.append((now, shared, failed))
         if failed:
             self.until = now + _RECENT_S
-        if failed and now - self._compared_at >= _AGAIN_S:
-            self._compared_at = now
-            self._compare(now)
+            self._waits -= 1
+            if self._waits < 0:
+                self._compare(now)
+                self._waits = len(self._attempts) // _AGAIN
 
     def avoids(self, attribute: str, value: str, now: float) -> bool:
         """Return whether an attempt should do without a value."""
