@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check lint format types imports size unit coverage test-all test-pythons test-clients test-vllm fuzz bench attack reported faults chaos failing proto reference results screenshots docs lock clean
+.PHONY: help demo test quick check guard lint format types imports size unit coverage test-all test-pythons test-clients test-vllm fuzz bench attack reported faults chaos failing proto reference results screenshots docs lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -74,6 +74,9 @@ coverage: $(STAMP)  ## line and branch coverage of some packages by their own te
 
 test-all: $(STAMP)  ## all tests, including the slow suites
 	$(BIN)/pytest -q -m "not vllm"
+
+guard: $(STAMP)  ## when each slow suite and experiment last ran, at which commit, and what it showed
+	$(BIN)/python deploy/guard.py
 
 test-pythons: $(STAMP)  ## run tests on the other supported Pythons that this machine has
 	$(BIN)/python deploy/pythons.py

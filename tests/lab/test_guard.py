@@ -1,0 +1,58 @@
+"""`make guard` takes turns, and fails for runs that later code had repeated and this does not."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from laar_lab.results import Checked, Stored
+
+
+@pytest.fixture(scope="module")
+def guard() -> ModuleType:
+    path = Path(__file__).parents[2] / "deploy" / "guard.py"
+    spec = importlib.util.spec_from_file_location("guard", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(differ: int | None, repeated: tuple[str, ...] = ()) -> Stored:
+    checked = None
+    if differ is not None:
+        checked = Checked(commit="c", date="2026-01-01", numbers=9, differ=differ)
+    return Stored(
+        experiment="e",
+        command="laar lab run e --first-seed 1",
+        commit="a",
+        date="2026-01-01",
+        evidence={},
+        checked=checked,
+        repeated=repeated,
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_lost"),
+    [
+        (run(0, ("b",)), run(3, ("b",)), True),
+        (run(None, ("b",)), run(3, ("b",)), True),
+        (run(None), run(3), False),  # no other code ever gave these numbers
+        (run(2, ("b",)), run(3, ("b",)), False),  # the page says so already
+        (run(0, ("b",)), run(0, ("b", "c")), False),
+    ],
+)
+def test_a_run_is_lost_if_it_was_repeated_and_is_no_longer(guard, before, after, is_lost) -> None:
+    assert guard.is_lost(before, after) is is_lost
+
+
+def test_all_get_their_turn_whatever_is_kept(guard: ModuleType) -> None:
+    names = [f"e{number}" for number in range(7)]
+    firsts = {guard.in_turn(names, commits)[0] for commits in range(100, 107)}
+    assert firsts == set(names)
+    assert sorted(guard.in_turn(names, 3)) == names
