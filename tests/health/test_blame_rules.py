@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from laar.core.decision import Completion
 from laar.health import Health, HealthSettings, Kind, Reply, standing_of
-from laar.health.blame import Blame
 from laar.health.breaker import State
+from laar.health.requests import Clients
 from laar.request import Api, Request
 from support.directors import director_of
 from support.exploring import examples
@@ -170,20 +170,20 @@ def test_a_tenant_that_has_fixed_its_requests_has_fallbacks_again():
 
 
 def test_one_endpoint_that_fails_all_prompts_of_a_session_is_at_fault_itself():
-    blame = Blame()
+    blame = Clients()
     for n in range(20):
-        blame.bad((7,), (0,), float(n))
+        blame.bad((0,), (7,), "", float(n))
     assert not blame.is_culprit((7,), 20.0)
-    blame.bad((7,), (1,), 21.0)
+    blame.bad((1,), (7,), "", 21.0)
     assert blame.is_culprit((7,), 21.0)
     assert not blame.is_culprit((7,), 200.0)
 
 
 def test_the_number_of_traits_is_bounded_and_those_in_use_stay():
-    blame = Blame()
+    blame = Clients()
     for n in range(10_000):
-        blame.bad((-1, n), (0, 1), 1.0)
-    assert len(blame.records) == 1024
+        blame.bad((0, 1), (-1, n), "", 1.0)
+    assert len(blame.known) == 1024
     assert blame.is_culprit((-1,), 1.0)
 
 

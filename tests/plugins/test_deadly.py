@@ -69,13 +69,13 @@ def test_a_tenant_with_many_deadly_bodies_displaces_only_its_own():
     fleet = Fleet(1)
     fleet.failed(7, 0, 1.0)
     fleet.gone(0, 1.0)
-    for digest in range(100, 1000):
+    for digest in range(100, 5000):
         fleet.records.endpoints[0].is_gone = False
         fleet.failed(digest, 0, 1.0, tenant="b")
         fleet.gone(0, 1.0)
     assert fleet.bodies.case(7, 1.0).deaths == 1
-    assert len(fleet.bodies.deadly) < 300
-    assert fleet.bodies.case(999, 1.0).deaths == 1
+    assert len(fleet.bodies.cases) <= 4096
+    assert fleet.bodies.case(4999, 1.0).deaths == 1
 
 
 def test_another_picker_and_a_restarted_one_refuse_it_too():

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from support.clients import chat, post
+from support.grids import crossed
+from support.served import ServedEngine
 from support.sockets import Arrived, SocketEngine
 
 pytestmark = pytest.mark.envoy
@@ -95,10 +99,12 @@ WAYS = {
     "amid": amid,
     "later": later,
 }
-REPEATS = {  # seconds until each repeat, by how a client repeats
-    "at once": (0.0, 0.0),
-    "as SDKs do": (0.5, 1.0),
-    "two at once": (0.3, 0.0),
+REPEATS = {  # copies that a client sends at first, how far apart, and seconds until it repeats them
+    "once, then at once": (1, 0.0, (0.0, 0.0)),
+    "as SDKs do": (1, 0.0, (0.5, 1.0)),
+    "two, then two": (2, 0.0, (0.3,)),
+    "eight": (8, 0.0, (0.5,)),
+    "eight in a row": (8, 0.02, (0.5,)),
 }
 
 
@@ -122,55 +128,88 @@ async def mortals(gateway, http):
     return start
 
 
-async def beside(http, envoy, killing, *, text=str):
+async def beside(http, envoy, killing):
     """Return the statuses of others' requests while something runs."""
     ended, tasks, n = asyncio.ensure_future(killing), [], 0
     while not ended.done() or n < 100:
         n += 1
-        tasks.append(
-            asyncio.ensure_future(send(http, envoy, chat(f"{text(n)} others"), timeout=30))
-        )
+        tasks.append(asyncio.ensure_future(send(http, envoy, chat(f"{n} others"), timeout=30)))
         await asyncio.sleep(0.05)
-    return await ended, Counter(await asyncio.gather(*tasks))
+    await ended
+    return Counter(await asyncio.gather(*tasks))
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(
-    ("way", "repeats"),
-    # Copies that were sent while all engines live can't be called back.
-    [
-        (way, repeats)
-        for way in WAYS
-        for repeats in REPEATS
-        if way != "after-200" or "SDK" in repeats
-    ],
-)
+def drawn():
+    """Yield shapes, ways and repeats: the ways of each shape meet half of the repeats."""
+    for (n, way), (m, repeats) in itertools.product(enumerate(WAYS), enumerate(REPEATS)):
+        # A copy that was sent after a good answer, and before a death, can't be called back.
+        if way != "after-200" or repeats in ("as SDKs do", "eight"):
+            marks = [pytest.mark.slow] * ((n + m) % 3 > 0)
+            yield pytest.param(SHAPES[(n + m) % 2], way, repeats, marks=marks)
+
+
+@pytest.mark.parametrize(("shape", "way", "repeats"), list(drawn()))
 @pytest.mark.long
 async def test_a_body_kills_two_engines_at_most(mortals, http, figure, shape, way, repeats):
     engines, envoy, _ = await mortals(shape, WAYS[way])
-    body = chat("this kills", stream=way == "amid", n=2)
+    body, (copies, apart_s, waits) = chat("this kills", stream=way == "amid", n=2), REPEATS[repeats]
+    patience_s = 0.7 if repeats == "as SDKs do" else 30  # given up, if it takes long
+
+    async def copy(number, timeout_s):
+        await asyncio.sleep(number * apart_s)
+        return await send(http, envoy, body, timeout=timeout_s)
 
     async def kill():
         await send(http, envoy, chat("others"), timeout=30)
         await asyncio.sleep(0.5)
-        wait_s = 0.7 if repeats == "as SDKs do" else 30  # given up, if it takes long
-        statuses = [await send(http, envoy, body, timeout=wait_s)]
-        waits = REPEATS[repeats]
-        if repeats == "two at once":
-            await asyncio.sleep(waits[0])
-            copies = (send(http, envoy, body, timeout=30) for _ in waits)
-            statuses += await asyncio.gather(*copies)
-        else:
-            for wait_s in waits:
-                await asyncio.sleep(wait_s)
-                statuses.append(await send(http, envoy, body, timeout=30))
+        await asyncio.gather(*(copy(n, patience_s) for n in range(copies)))
+        for wait_s in waits:
+            await asyncio.sleep(wait_s)
+            await asyncio.gather(*(copy(n, 30) for n in range(copies)))
         await asyncio.sleep(2.0)  # what dies late dies now
-        statuses.append(await send(http, envoy, body, timeout=30))
-        return statuses
+        await send(http, envoy, body, timeout=30)
 
-    _, others = await beside(http, envoy, kill())
+    others = await beside(http, envoy, kill())
     deaths = sum(engine.deaths for engine in engines)
     figure("deaths of five by one body and its repeats", deaths, "<= 2")
     figure("others lost, of 100", 100 * (1 - others[200] / others.total()), "<= 2")
     assert deaths <= 2
     assert others.total() - others[200] <= max(2, 0.02 * others.total())  # those in flight at both
+
+
+class Broken(ServedEngine):
+    """Fails all requests for reasons of its own, the picker's too, and lives on."""
+
+    def __init__(self, status):
+        self._status = status
+
+    async def _handle(self, request):
+        await request.read()
+        return web.Response(status=self._status if request.method == "POST" else 200)
+
+
+@pytest.mark.parametrize(
+    ("shape", "status", "warm"), crossed(SHAPES, [(500, True), (502, False), (520, True)])
+)
+async def test_a_body_that_met_two_broken_engines_is_served(
+    gateway, http, figure, shape, status, warm
+):
+    engines = [await gateway.enter(Broken(status)) for _ in range(2)]
+    engines.append(await gateway.enter(SocketEngine()))
+    gateway.members(*((engine.address, "m") for engine in engines))
+    await gateway.picker()
+    envoy, served = await gateway.envoy(shape), []
+
+    async def client(number):
+        for wait_s in (0.0, 0.5, 1.0, 2.0):
+            await asyncio.sleep(wait_s)
+            if await send(http, envoy, chat(f"body {number}"), timeout=30) == 200:
+                served.append(number)
+                return
+
+    if warm:
+        await client(-1)
+    await asyncio.gather(*map(client, range(12)))
+    refused = {*range(12)} - {*served}
+    figure("of 12 bodies refused since two engines fail by themselves", len(refused), "0")
+    assert not refused

@@ -71,6 +71,8 @@ class Attempts:
         )
         if decision.request.digest:
             attempt.digest, attempt.repeated_at = decision.request.digest, decision.fallbacks[:1]
+            if not health.seen.get(attempt.digest, (0, 0, 0, False))[3]:
+                health.unanswered.setdefault(attempt.digest, attempt)
         kinds = kinds_of(decision.request) if health.refused else ()
         flight.read = health.wants_read(attempt, now, kinds)
         if health.suspects.culprits:
@@ -112,7 +114,7 @@ class Attempts:
             asked = NOTHING
             refuses = reply.status >= 400 or bool(health.refused) or reply.found in USELESS
             if refuses or reply.found is not None or reply.event:
-                asked = asked_of(decision, kinds=refuses)
+                asked = _asked(decision, kinds=refuses)
             health.replied(flight.attempt, reply, now, read=read, excused=excused, asked=asked)
         # The answer does not show which helper failed; the faulty one will fail more often.
         for attempt in flight.helpers:
@@ -134,8 +136,7 @@ class Attempts:
         failed = [slot for slot, _ in flight.unjudged]
         if reply is not None:
             failed.append(flight.slot)
-        chain = None if decision.view is None else decision.view.chain
-        kind = health.retried(traits(request, chain), failed, reply, now, request.tenant)
+        kind = health.retried(_asked(decision), failed, reply, now)
         hurt = [slot for slot, _ in flight.unjudged]
         unread = reply is None and request.body_bytes > RESENT_BYTES
         if kind is Kind.FULL or unread:
@@ -179,7 +180,7 @@ class Attempts:
             if end.cause == "reset" and flight.attempt.stage is Stage.SENT:
                 self._compare(decision, flight.slot, Kind.RETRIED, now)
             if end.shown is not None:
-                health.shown(flight.attempt, end.shown, asked_of(decision, kinds=False).prompt)
+                health.shown(flight.attempt, end.shown, _asked(decision).prompt)
             health.ended(flight.attempt, end.status, end.cause, now)
         for attempt in flight.helpers:
             health.ended(attempt, end.status, end.cause, now)
@@ -187,35 +188,21 @@ class Attempts:
             self._failed(decision, flight.slot, now)
 
 
-def traits(request: Request, chain: Chain | None) -> tuple[int, ...]:
-    """Return the traits that failing requests may share: see `laar.health.blame`.
-
-    These are the tenant, the session, the beginning of the prompt, and the whole prompt. All
-    requests with neither tenant nor session share one trait.
-    """
-    found = []
-    if request.tenant or not request.session:
-        found.append(hash(("tenant", request.tenant)))
+def asked_of(request: Request, chain: Chain | None, *, kinds: bool = False) -> Asked:
+    """Return what a request has in common with others; `kinds` only matter if some is refused."""
+    tenant, clients = request.tenant, []
     if request.session:
-        found.append(hash(("session", request.tenant, request.session)))
-    if chain is not None and len(chain):
-        found += {chain.hashes[0], chain.hashes[-1]}
-    return tuple(found)
+        clients.append(hash(("session", tenant, request.session)))
+    if tenant:
+        clients.append(hash(("tenant", tenant)))
+    clients.append(chain.hashes[0] if chain is not None and len(chain) else hash(request.question))
+    prompt = hash((request.question, request.chars, request.max_tokens))
+    return Asked(kinds_of(request) if kinds else (), tuple(clients), prompt, tenant)
 
 
-def shared_of(decision: Decision, slot: int) -> dict[str, str]:
-    """Return what an attempt at an endpoint may share with others: see `laar.health.suspects`."""
-    request, flight = decision.request, decision.flight
-    found = {
-        ENDPOINT: str(slot),
-        PREFILLER: "" if decision.prefiller is None else decision.prefiller.address,
-        "model": flight.model,
-        "API": request.api.value,
-        "client": str(hash(request.tenant)) if request.tenant else "",  # it may be a secret
-    }
-    for part in decision.parts.values():
-        found |= part.shared
-    return {name: value for name, value in found.items() if value}
+def _asked(decision: Decision, *, kinds: bool = False) -> Asked:
+    chain = None if decision.view is None else decision.view.chain
+    return asked_of(decision.request, chain, kinds=kinds)
 
 
 def kinds_of(request: Request) -> tuple[int, ...]:
@@ -231,17 +218,19 @@ def kinds_of(request: Request) -> tuple[int, ...]:
     return whole, *map(hash, ("", request.model, *marks, *sizes))
 
 
-def asked_of(decision: Decision, *, kinds: bool) -> Asked:
-    """Return what a request has in common with others; `kinds` only matter if some is refused."""
-    request, chain = decision.request, None if decision.view is None else decision.view.chain
-    clients = []
-    if request.session:
-        clients.append(hash(("session", request.tenant, request.session)))
-    if request.tenant:
-        clients.append(hash(("tenant", request.tenant)))
-    clients.append(chain.hashes[0] if chain is not None and len(chain) else hash(request.question))
-    prompt = hash((request.question, request.chars, request.max_tokens))
-    return Asked(kinds_of(request) if kinds else (), tuple(clients), prompt, request.tenant)
+def shared_of(decision: Decision, slot: int) -> dict[str, str]:
+    """Return what an attempt at an endpoint may share with others: see `laar.health.suspects`."""
+    request, prefiller = decision.request, decision.prefiller
+    found = {
+        ENDPOINT: str(slot),
+        PREFILLER: "" if prefiller is None else prefiller.address,
+        "model": decision.flight.model,
+        "API": request.api.value,
+        "client": str(hash(request.tenant)) if request.tenant else "",  # it may be a secret
+    }
+    for part in decision.parts.values():
+        found |= part.shared
+    return {name: value for name, value in found.items() if value}
 
 
 def expected_s(decision: Decision) -> float:

@@ -18,7 +18,7 @@ import xxhash
 from laar.accuracy.assessor import PlainAssessor
 from laar.accuracy.retry import parse_tried, with_model
 from laar.core.apart import Prefiller, may_be_apart
-from laar.core.attempts import kinds_of, traits
+from laar.core.attempts import asked_of, kinds_of
 from laar.core.candidates import Candidates, Group
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
 from laar.core.eligible import Eligible, able_to_take, in_all, prefer
@@ -148,7 +148,8 @@ class Chooser:
         parts: Parts = NO_PARTS
         admitted: Sequence[Admitted] = ()
         ids = request.companion_of or request.response_id or request.conversation_id
-        if ids or request.tried or request.retries or request.given or self.plugins.wary:
+        special = ids or request.tried or request.retries or request.given or self.plugins.wary
+        if special or request.digest in self.health.unanswered:
             parts, admitted = self.plugins.admit(request, now)
         group, earlier = self._group(request, policy, now, admitted)
         several = not request.model and len(group.models) > 1
@@ -299,7 +300,7 @@ class Chooser:
         # If all endpoints are failing, no request is blamed: one of them may have recovered.
         asked = None if view is None or group.standing.all_failing else view
         if asked is not None and health.culprits:
-            of = traits(asked.request, asked.chain)
+            of = asked_of(asked.request, asked.chain).traits
             if health.records.blame.is_culprit(of, asked.now):
                 return (), True
         if parts:

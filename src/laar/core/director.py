@@ -73,7 +73,7 @@ class Director(Chooser):
         ids = random.Random(rng.getrandbits(40))
         self.new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
         """Returns an id for a new decision."""
-        self.left_open = LeftOpen(self._over)
+        self.left_open = LeftOpen(self._release, self._over)
         # Guarded one by one: a part that fails must not leave the table half changed.
         observers = self._observers = Observers()
         if prefixes is not None:
@@ -177,8 +177,7 @@ class Director(Chooser):
         if flight.attempt is not None:
             self.degraded.attempt("health", self.health.gone, flight.attempt, now)
         self.degraded.attempt("learning", self._feedback.moves, decision, now)
-        load = decision.tokens, decision.uncached_tokens, decision.request.answers
-        self.table.release(flight.slot, *load, answering=flight.answering)
+        self._release(decision)
         if self.prefixes is not None and flight.receipt is not None:
             self.degraded.attempt("prefixes", self.prefixes.retract, flight.receipt)
         if decision.mode is None:  # else all fallbacks have it
@@ -233,8 +232,7 @@ class Director(Chooser):
             self._end_prefill(decision, decision.now + end.latency_s, ok=False)
         if end.ok:
             self.table.answered_at[flight.slot] = decision.now + end.latency_s
-        left = self.left_open
-        if not ((left.waiting or left.released) and left.settled(decision)):
+        if not (self.left_open.released and self.left_open.settled(decision)):
             load = decision.tokens, decision.uncached_tokens, decision.request.answers
             self.table.release(flight.slot, *load, answering=flight.answering)
         if decision.parts or self.plugins.wary:
@@ -273,13 +271,14 @@ class Director(Chooser):
             self.table.leave(prefiller.slot, decision.tokens, prefiller.uncached_tokens)
 
     def _over(self, decision: Decision, now: float) -> None:
-        """Take a complete answer, whose stream stays open, off its endpoint's load."""
-        flight = decision.flight
-        if flight.attempt is not None:
-            self.degraded.attempt("health", self.health.gone, flight.attempt, now)
+        """Expect no end of a complete answer's stream."""
+        if decision.flight.attempt is not None:
+            self.degraded.attempt("health", self.health.gone, decision.flight.attempt, now)
         self.degraded.attempt("learning", self._feedback.moves, decision, now)
+
+    def _release(self, decision: Decision) -> None:
         load = decision.tokens, decision.uncached_tokens, decision.request.answers
-        self.table.release(flight.slot, *load, answering=flight.answering)
+        self.table.release(decision.flight.slot, *load, answering=decision.flight.answering)
 
 
 def _move_to_model(flight: InFlight, model: str) -> None:

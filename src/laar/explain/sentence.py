@@ -66,7 +66,7 @@ def _who_won(record: DecisionRecord) -> str:
     rival = ranking(decision)[1]
     name = _name(record, view, rival)
     cause, why = why_not(record, rival)
-    if cause in ("refuses", "tried", "share", "policy"):
+    if cause in ("plugin", "refuses", "tried", "share", "policy"):
         return f"{winner} won: {name} {why}.{degraded}"
     if cause is not None:
         return f"{winner} was the only candidate left: {name} {why}.{degraded}"
@@ -237,6 +237,7 @@ def why_not(record: DecisionRecord, at: int) -> tuple[Cause | None, str]:
             return cause, "refused a request of this length"
         return cause, f"takes no more than {_tokens(limit)} tokens"
     words = {"room": "has no room", "tried": "was tried already"}
+    words["plugin"] = "was left out by a plug-in"
     words["refuses"] = "refuses requests of this kind, which others accept"
     words["share"] = "has had its fair share, and nothing explains yet that it is so fast"
     words["policy"] = f"was left out by a filter of {decision.policy}"

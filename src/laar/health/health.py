@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
 from laar.health.breaker import OTHERS_TRIAL_S, HealthSettings, Rules, State, Word
@@ -67,12 +67,13 @@ class Health:
         self._outcomes = Outcomes(self.records, self.questions)
         self._endpoints = self.records.endpoints
         self.look_at = 0.0
-        self.seen: dict[int, tuple[int, int, float]] = {}
-        """Good answers to the bodies of late, by digest, with the time of the last answer, and the
-        slot if nobody saw how it ended, else -1."""
+        self.seen: dict[int, tuple[int, int, float, bool]] = {}
+        """For the latest bodies, by digest: the good answers, the slot of the last answer if nobody
+        saw how it ended, else -1, its time, and whether some engine has answered."""
+        self.unanswered = self.records.unanswered
         self._unseen: list[tuple[Endpoint, Iterator[Attempt]]] = []
         self.reads = True
-        self.culprits: Collection[int] = self.records.blame.records
+        self.culprits: Collection[int] = self.records.blame.known
         self.refused: Collection[object] = self.records.refusals.kinds
 
     @property
@@ -235,10 +236,12 @@ class Health:
             slot = attempt.endpoint.slot if attempt.stream and not attempt.read else -1
             good = attempt.read and done and not attempt.useless
             attempt.endpoint.over.append((digest, now, good))
+            survives = done or cause == "hidden"
             if digest in seen:
-                seen[digest] = seen[digest][0] + good, slot, now
+                known = seen[digest]
+                seen[digest] = known[0] + good, slot, now, known[3] or survives
             else:
-                seen[digest] = int(good), slot, now
+                seen[digest] = int(good), slot, now, survives
                 if len(seen) > _MOST_SEEN:
                     del seen[next(iter(seen))]
         self.gone(attempt, now)
@@ -251,6 +254,7 @@ class Health:
         """Drop an attempt: it has ended, or another endpoint serves the request."""
         endpoint = attempt.endpoint
         endpoint.attempts.pop(attempt, None)
+        self.unanswered.pop(attempt.digest, None)
         attempt.stage = Stage.OVER
         if endpoint.slot in self.records.outliers:
             endpoint.breaker.end_trial(attempt, now)
@@ -258,43 +262,34 @@ class Health:
 
     # -- attempts that Envoy retried elsewhere -------------------------------------------------
 
-    def retried(
-        self,
-        traits: Collection[int],
-        failed: Collection[int],
-        reply: Reply | None,
-        now: float,
-        tenant: str = "",
-    ) -> Kind:
+    def retried(self, asked: Asked, failed: Sequence[int], reply: Reply | None, now: float) -> Kind:
         """Record a request's end; return why its attempts before the last probably failed.
 
         `Kind.REQUEST` means that the request is at fault rather than any endpoint, even the last.
 
         Args:
-            traits: properties that other failing requests may share: see `laar.health.blame`.
+            asked: what other failing requests may share.
             failed: slots of all attempts, including the last one.
             reply: reply to the last attempt; None if there was none.
             now: the current time.
-            tenant: tenant of the request.
         """
-        verdict = None if reply is None else judge(reply)
-        blame = self.records.blame
+        verdict, blame, traits = (
+            None if reply is None else judge(reply),
+            self.records.blame,
+            asked.traits,
+        )
         if verdict is GOOD:
-            blame.good(traits, now)
+            blame.good(failed[-1], traits, now)
         if verdict is Kind.FULL:
             return Kind.FULL
         if reply is not None and verdict not in FAILURES:
             return Kind.RETRIED
         if reply is not None and reply.event:
-            blame.good(traits, now, count=-1.0)  # its status was counted as good
+            blame.good(failed[-1], traits, now, count=-1.0)  # its status was counted as good
         known = {slot: self._endpoints.get(slot) for slot in failed}
-        proved = [
-            slot
-            for slot, endpoint in known.items()
-            if endpoint is not None and endpoint.is_proved(now)
-        ]
+        proved = [slot for slot, of in known.items() if of is not None and of.is_proved(now)]
         if proved:
-            blame.bad(traits, proved, now, tenant)
+            blame.bad(proved, traits, asked.tenant, now)
         if len(known) > 1 or blame.is_culprit(traits, now):
             return Kind.REQUEST
         return Kind.RETRIED
@@ -379,6 +374,13 @@ class Health:
         if known is None or known.breaker.is_out or known.is_gone:
             return False
         return failed_at == -math.inf or known.alive_at > failed_at
+
+    def fails(self, slot: int, since: float, for_s: float) -> bool:
+        """Return whether a slot has lived for so long since some time, without a good answer."""
+        known = self._endpoints.get(slot)
+        if known is None or known.is_gone or known.alive_at <= since + for_s:
+            return False
+        return since > max(known.proved_at.values(), default=-math.inf)
 
     # -- for reports ---------------------------------------------------------------------------
 

@@ -132,9 +132,9 @@ class Outcomes:
             return
         if seems is None:
             endpoint.dull.note(now, happened=False)
-            self._records.dull_clients.good(endpoint.slot, asked, now)
+            self._records.dull_clients.good(endpoint.slot, asked.clients, now)
             self._records.refusals.count(endpoint, asked, now, happened=False, read=True)
-        self._records.clients.good(endpoint.slot, asked, now)
+        self._records.clients.good(endpoint.slot, asked.clients, now)
         endpoint.to_read = max(0, endpoint.to_read - 1)
         endpoint.doubted = endpoint.doubted and endpoint.to_read > 0
         endpoint.useless.note(now, happened=False)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from laar.health.blame import Blame
 from laar.health.breaker import SLOW_START_S, Rules, Word
-from laar.health.endpoint import Endpoint, Family
+from laar.health.endpoint import Attempt, Endpoint, Family
 from laar.health.kinds import GOOD, Kind, Reply, judge
 from laar.health.requests import Clients, Refusals
 from laar.latest import Latest
@@ -23,12 +22,14 @@ class Records:
         endpoints: records by slot.
         families: the endpoints of each model, by model.
         outliers: slots that may stand out; all others are healthy.
-        blame: the requests that fail at every endpoint.
         clients: the clients that get useless answers.
         dull_clients: the clients that get short or repeated answers.
+        blame: the clients and prompts of requests that fail, by `Asked.traits`.
         refusals: the kinds of requests that an endpoint refuses.
         silences: by tenant, when endpoints were last silent to it, by slot.
+        unanswered: by digest, the first attempt in flight of each body that no engine has answered.
         on_word: called with a slot and each message about it, to be sent to the other pickers.
+        on_gone: called with the slot of an endpoint that is found dead, and the time.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -37,10 +38,10 @@ class Records:
         self.endpoints: dict[int, Endpoint] = {}
         self.families: dict[str, Family] = {}
         self.outliers: set[int] = set()
-        self.blame = Blame()
-        self.clients, self.dull_clients = Clients(), Clients()
+        self.clients, self.dull_clients, self.blame = Clients(), Clients(), Clients()
         self.refusals = Refusals()
         self.silences: Latest[str, dict[int, float]] = Latest(_MAX_TENANTS)
+        self.unanswered: dict[int, Attempt] = {}
         self.on_word: Callable[[int, Word], object] = lambda _slot, _word: None
         self.on_gone: Callable[[int, float], object] = lambda _slot, _now: None
         self._began_at: float | None = None
@@ -66,6 +67,8 @@ class Records:
         known = self.endpoints.pop(slot, None)
         if known is None:
             return
+        for attempt in known.attempts:
+            self.unanswered.pop(attempt.digest, None)
         known.attempts.clear()
         self.outliers.discard(slot)
         self.refusals.drop(known)
