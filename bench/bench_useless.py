@@ -604,9 +604,8 @@ class Fleet:
     def _look(self) -> None:
         """Count the endpoints that get no requests, or none of some kind."""
         health, table = self.picker.health, self.picker.table
-        refusals = health.records.refusals
-        kinds = {kind for _, kind, _ in refusals.kinds}
-        refusing = refusals.refusing(("m",), (0, *kinds), self.now)
+        seen = health.records.refusals.seen.items()
+        refusing = {endpoint.slot for (endpoint, _), of in seen if of.kinds}
         for spec in self._specs:
             slot = table.slot(spec.address)
             self.looks += 1

@@ -63,6 +63,10 @@ GENERATES: Mapping[Api, bool | None] = {
 """Whether requests of a format need an engine that generates text; None if that varies."""
 
 
+UNREAD: tuple[str, ...] = ("",)
+"""The marks of a request that were not read while its body was here."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Trace:
     """The client's trace that a decision belongs to.

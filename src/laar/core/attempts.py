@@ -12,10 +12,9 @@ from laar.fleet.membership import goes_by, key_of
 from laar.health import FAILURES, GOOD, USELESS, Asked, Health, Kind, Reply, Stage, judge
 from laar.health.requests import NOTHING
 from laar.prefix.blocks import Chain
-from laar.request import Request
+from laar.request import UNREAD, Request
 
-_SHORT = 10
-"""Binary logarithm of the longest prompt, in characters, that is never refused for its length."""
+_BITS = (1 << 11) - 1
 
 RESENT_BYTES = 1 << 20
 """Size of a body that is sent again after a reset. Engines that refuse a long body (401, 413) close
@@ -73,8 +72,8 @@ class Attempts:
             attempt.digest, attempt.repeated_at = decision.request.digest, decision.fallbacks[:1]
             if not health.seen.get(attempt.digest, (0, 0, 0, False))[3]:
                 health.unanswered.setdefault(attempt.digest, attempt)
-        kinds = kinds_of(decision.request) if health.refused else ()
-        flight.read = health.wants_read(attempt, now, kinds)
+        marks = marks_of(decision.request) if health.refused else 0
+        flight.read = health.wants_read(attempt, now, marks)
         if health.suspects.culprits:
             health.suspects.sent(shared_of(decision, flight.slot), now)
 
@@ -114,7 +113,7 @@ class Attempts:
             asked = NOTHING
             refuses = reply.status >= 400 or bool(health.refused) or reply.found in USELESS
             if refuses or reply.found is not None or reply.event:
-                asked = _asked(decision, kinds=refuses)
+                asked = _asked(decision, marks=refuses)
             health.replied(flight.attempt, reply, now, read=read, excused=excused, asked=asked)
         # The answer does not show which helper failed; the faulty one will fail more often.
         for attempt in flight.helpers:
@@ -188,8 +187,8 @@ class Attempts:
             self._failed(decision, flight.slot, now)
 
 
-def asked_of(request: Request, chain: Chain | None, *, kinds: bool = False) -> Asked:
-    """Return what a request has in common with others; `kinds` only matter if some is refused."""
+def asked_of(request: Request, chain: Chain | None, *, marks: bool = False) -> Asked:
+    """Return what a request has in common with others; `marks` only matter if some is refused."""
     tenant, clients = request.tenant, []
     if request.session:
         clients.append(hash(("session", tenant, request.session)))
@@ -197,25 +196,27 @@ def asked_of(request: Request, chain: Chain | None, *, kinds: bool = False) -> A
         clients.append(hash(("tenant", tenant)))
     clients.append(chain.hashes[0] if chain is not None and len(chain) else hash(request.question))
     prompt = hash((request.question, request.chars, request.max_tokens))
-    return Asked(kinds_of(request) if kinds else (), tuple(clients), prompt, tenant)
+    return Asked(marks_of(request) if marks else 0, tuple(clients), prompt, tenant)
 
 
-def _asked(decision: Decision, *, kinds: bool = False) -> Asked:
+def _asked(decision: Decision, *, marks: bool = False) -> Asked:
     chain = None if decision.view is None else decision.view.chain
-    return asked_of(decision.request, chain, kinds=kinds)
+    return asked_of(decision.request, chain, marks=marks)
 
 
-def kinds_of(request: Request) -> tuple[int, ...]:
-    """Return hashes of the request's kind, and of the broader kinds that it belongs to.
+def marks_of(request: Request) -> int:
+    """Return a bit mask of what an engine may refuse a request for, whatever that is.
 
-    Its kind is its form and its size; each of these alone, each value, and its tenant are broader.
+    The lowest bits say how long its prompt is at least, by quarters of an octave. Each other mark
+    sets two, so that one mark seldom looks like others together. It is 0 if they were not read.
     """
-    marks = (request.api, f" {request.tenant}", *request.marks)
-    octaves = request.chars.bit_length()
-    sizes = (*range(min(_SHORT, octaves), octaves + 1), -int(4.0 * log2(request.chars + 1)))
-    form = (mark for mark in marks if " " not in mark)
-    whole = hash((request.model, *form, octaves))
-    return whole, *map(hash, ("", request.model, *marks, *sizes))
+    if request.marks is UNREAD:
+        return 0
+    found = (1 << int(4.0 * log2(request.chars + 1))) - 1
+    for mark in ("model " + request.model, request.api, f" {request.tenant}", *request.marks):
+        which = hash(mark)
+        found |= 1 << 128 + (which & _BITS) | 1 << 128 + (which >> 12 & _BITS)
+    return found
 
 
 def shared_of(decision: Decision, slot: int) -> dict[str, str]:

@@ -18,7 +18,7 @@ import xxhash
 from laar.accuracy.assessor import PlainAssessor
 from laar.accuracy.retry import parse_tried, with_model
 from laar.core.apart import Prefiller, may_be_apart
-from laar.core.attempts import asked_of, kinds_of
+from laar.core.attempts import asked_of, marks_of
 from laar.core.candidates import Candidates, Group
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
 from laar.core.eligible import Eligible, able_to_take, in_all, prefer
@@ -371,8 +371,8 @@ class Chooser:
             eligible = able_to_take(view, room)
         health = self.health
         if health.refused:
-            kinds = kinds_of(view.request)
-            refusing = health.records.refusals.refusing(group.models, kinds, view.now)
+            marks = marks_of(view.request)
+            refusing = health.records.refusals.refusing(group.models, marks, view.now)
             prefer(eligible, "refuses", ~np.isin(view.slots, list(refusing)))
         on_trial = group.on_trial and all(mask[-1] for mask in eligible.values())
         if self.settings.retries == NEW_MODEL and view.request.tried:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 
 from laar.health.breaker import OTHERS_TRIAL_S, HealthSettings, Rules, State, Word
@@ -57,7 +57,7 @@ class Health:
         look_at: when `look` must next be called.
         reads: whether answers may be read.
         culprits: traits of failing requests; if not empty, the traits of all requests are recorded.
-        refused: kinds of refused requests; if not empty, all requests are compared with them.
+        refused: endpoints' latest requests; if not empty, all requests are compared with them.
     """
 
     def __init__(self, settings: HealthSettings, *, rng: random.Random) -> None:
@@ -74,7 +74,7 @@ class Health:
         self._unseen: list[tuple[Endpoint, Iterator[Attempt]]] = []
         self.reads = True
         self.culprits: Collection[int] = self.records.blame.known
-        self.refused: Collection[object] = self.records.refusals.kinds
+        self.refused: Collection[object] = self.records.refusals.seen
 
     @property
     def settings(self) -> HealthSettings:
@@ -125,10 +125,10 @@ class Health:
             self.records.version += 1
         return attempt
 
-    def wants_read(self, attempt: Attempt, now: float, kinds: Iterable[int] = ()) -> bool:
+    def wants_read(self, attempt: Attempt, now: float, marks: int = 0) -> bool:
         """Return whether to read the answer to an attempt; the caller is assumed to do so.
 
-        `kinds` are those of the request, if any kind is `refused`.
+        `marks` are those of the request, if any is `refused`.
         """
         endpoint, seen = attempt.endpoint, self.seen
         if attempt.digest in seen and seen[attempt.digest][0] < FEW:
@@ -138,7 +138,7 @@ class Health:
             or now - endpoint.read_at >= _READ_EVERY_S
             or endpoint.breaker.state is not State.CLOSED
             or (attempt.name in endpoint.in_a_row and attempt.name != endpoint.model)
-            or (kinds and self.records.refusals.doubts(endpoint.model, kinds))
+            or (marks and self.records.refusals.doubts(endpoint.model, marks))
             or (
                 now <= endpoint.family.contested_until  # until siblings can be compared with it
                 and not (endpoint.useless.is_evidence(now) and endpoint.cut.is_evidence(now))

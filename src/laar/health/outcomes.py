@@ -170,7 +170,8 @@ class Outcomes:
         counts = clients.flawed(endpoint.slot, asked, now)
         if counts:
             habit.note(now, happened=True)
-            records.refusals.count(endpoint, asked, now, happened=True, read=True)
+            if records.refusals.seen or not is_dull:
+                records.refusals.count(endpoint, asked, now, happened=True, read=True)
         elif not is_dull:
             self._hear_siblings(endpoint, counts, now)
         if is_dull and not counts:
@@ -181,6 +182,8 @@ class Outcomes:
         is_alone = all(each.is_quiet(now) for each in others)
         apart = stands_out(habit, others, now)
         fails = counts and (apart or (on_trial and len(others) > 0 and is_alone))
+        fails = fails and (is_dull or bool(asked.marks))  # else wait for requests whose are read
+        fails = fails and not records.refusals.explains(endpoint, asked.marks)
         if is_dull and not fails:
             if is_alone and habit.row > 1:  # read more, to compare
                 endpoint.to_read = max(endpoint.to_read, 2)

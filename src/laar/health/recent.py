@@ -126,16 +126,31 @@ def stands_out(own: Habit, siblings: Iterable[Habit], now: float) -> bool | None
     """
     own.fade(now)
     known = list(siblings)
-    heard = sorted((s.bad / s.total, s.bad, s.total) for s in known if s.is_evidence(now))
+    heard = [(s.bad, s.good) for s in known if s.is_evidence(now)]
     if not heard:
         return None if known and own.bad >= max(_SUSPECT, _HABIT * own.total) else False
+    return is_unusual((own.bad, own.good), heard, min(own.row, own.bad))
+
+
+def is_unusual(
+    own: tuple[float, float], others: Iterable[tuple[float, float]], row: float = 0.0
+) -> bool:
+    """Return whether bad and good outcomes, of which the last `row` are bad, are unlike others'."""
+    heard = sorted((b / (b + good), b, b + good) for b, good in others if b + good)
     better = heard[: (len(heard) + 1) // 2]
     bad, total = (sum(each[which] for each in better) for which in (1, 2))
     usual = max(_RAREST, (bad + _PRIOR) / (total + 1.0))
-    share = own.bad / max(own.total, 1e-9)
+    likely = likelihood(*own, usual)
+    return total >= _EVIDENCE and max(likely, (likely > 0.0) * row * log(1.0 / usual)) >= _SURE
+
+
+def likelihood(bad: float, good: float, usual: float = _RAREST) -> float:
+    """Return the logarithm of the ratio of outcomes' likelihoods by their own and the usual share.
+
+    It is 0 if fewer than usual are bad.
+    """
+    share = bad / max(bad + good, 1e-9)
     if share <= usual:
-        return False
-    ratio = own.bad * log(share / usual)
-    if own.good > 0.0:
-        ratio += own.good * log((1.0 - share) / (1.0 - usual))
-    return max(ratio, min(own.row, own.bad) * log(1.0 / usual)) >= _SURE
+        return 0.0
+    own = good * log((1.0 - share) / (1.0 - usual)) if good else 0.0
+    return bad * log(share / usual) + own

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from laar.health.breaker import SLOW_START_S, Rules, Word
 from laar.health.endpoint import Attempt, Endpoint, Family
 from laar.health.kinds import GOOD, Kind, Reply, judge
-from laar.health.requests import Clients, Refusals
+from laar.health.refusals import Refusals
+from laar.health.requests import Clients
 from laar.latest import Latest
 
 _MAX_TENANTS = 1024
