@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 
 import numpy as np
 import orjson
@@ -101,16 +102,30 @@ def test_invalid_outcomes_are_rejected(weight: float, offset: float, now: float)
     assert (online.refused, len(online.cells)) == (1, 0)
 
 
-def test_the_number_of_cells_is_capped_and_forgotten_ones_make_room(
+def test_the_oldest_cells_of_the_tenant_with_most_make_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(online_module, "MAX_CELLS", 10)
-    online = OnlineOutcomes(half_life_s=100.0)
-    for number in range(15):
-        online.observe(f"m{number}", QA, True, 0.0)
-    assert (len(online.cells), online.refused) == (10, 5)
-    assert online.observe("late", QA, True, 1000.0)
-    assert len(online.cells) == 1
+    online = OnlineOutcomes()
+    for number in range(5):
+        online.observe(f"m{number}", QA, True, 0.0, tenant="modest")
+    for number in range(5, 15):
+        online.observe(f"m{number}", QA, True, 0.0, tenant="greedy")
+    assert [int(model[1:]) for model, _ in online.cells] == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_tenant_that_uses_up_a_cell_leaves_others_their_share(seed: int) -> None:
+    rng, online = random.Random(seed), OnlineOutcomes()
+    tenants, taken = ["greedy", *"bcd"[: rng.randint(1, 3)]], Counter[str]()
+    now = 0.0
+    while now < 3600.0:
+        now += rng.expovariate(1.0)
+        tenant = "greedy" if rng.random() < 0.8 or now < 600.0 else rng.choice(tenants[1:])
+        taken[tenant] += online.observe("a", QA, tenant != "greedy", now, tenant=tenant)
+    for tenant in tenants[1:]:
+        assert taken[tenant] >= 0.9 * online_module.CAP_PER_HOUR / 2 / len(tenants)
+    assert taken["greedy"] <= online_module.CAP_PER_HOUR
 
 
 def test_a_restart_does_not_reset_the_hourly_cap() -> None:
@@ -209,15 +224,16 @@ def test_evidence_about_the_artifact_survives_a_restart() -> None:
     assert older.prior_weights() == {}
 
 
-def test_forgotten_cells_are_no_evidence_against_the_artifact(
+def test_dropped_cells_are_no_evidence_against_the_artifact(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(online_module, "MAX_CELLS", 5)
     online = OnlineOutcomes(Measured(0.9), half_life_s=100.0)
     report(online, 0.2, cells=5)
     assert online.prior_weights()["a"] < 50
-    online.observe("b", QA, True, 10_000.0)  # displaces the old cells
-    assert online.prior_weights() == {"b": 50}
+    for number in range(5):
+        online.observe(f"b{number}", QA, True, 10_000.0)  # displaces the old cells
+    assert set(online.prior_weights().values()) == {50}
 
 
 @settings(max_examples=examples(100))

@@ -6,7 +6,7 @@ list for each reporter, with its name at the end; their counts add up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -29,7 +29,7 @@ class Cell:
         tenant: tenant of the outcome that created it; None if restored.
         correct: decaying count; an offset can move it slightly below 0 or above `outcomes`.
         outcomes: decaying count.
-        level: level of the leaky bucket that limits reports.
+        levels: level of the leaky bucket that limits reports, by tenant.
         prior: the artifact's probability; None if it is unknown.
         evidence: the cell's evidence about the prior.
         weight: the prior's full weight in outcomes; None until looked up.
@@ -39,7 +39,7 @@ class Cell:
     tenant: str | None = None
     correct: float = 0.0
     outcomes: float = 0.0
-    level: float = 0.0
+    levels: dict[str, float] = field(default_factory=dict)
     prior: float | None = None
     evidence: Evidence = ()
     weight: float | None = None

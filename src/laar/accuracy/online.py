@@ -19,7 +19,6 @@ look worse than it is.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from math import exp, isfinite, log
 from typing import Annotated, NamedTuple
@@ -33,17 +32,16 @@ from laar.accuracy.cells import Cell, Saved, learned, read_saved
 from laar.accuracy.difficulty import Repeat, Repeats
 from laar.accuracy.features import FEATURES_SCHEMA, Features, Name
 from laar.accuracy.trust import PriorTrust
+from laar.latest import Shared
 
 STATE_SCHEMA = 1
 
 MAX_CELLS = 20_000
-"""Maximum number of cells (6 MB): 400 each for 50 models. Clients may name any task."""
+"""Maximum number of cells (6 MB): 400 each for 50 models. Clients may name any task, so of the
+tenant with most, the cell that was reported least recently is dropped."""
 
 MAX_SAVED = 60_000
 """Maximum number of entries read from a saved state; laar 0.2 wrote several for a cell."""
-
-MAX_CELLS_OF_TENANT = 5_000
-"""Maximum number of cells of one tenant, 100 each for 50 models, to leave room for others."""
 
 KAPPA = 50.0
 """Minimum weight of a fitted prior, in outcomes; even a thin cell's prior draws on other cells."""
@@ -61,7 +59,6 @@ _MOST_OUTCOMES = 1000.0
 replaced under the same name, yet enough for a share's standard error to be at most 0.016."""
 
 _HOUR_S = 3600.0
-_SWEEP_S = 600.0  # minimum interval between sweeps, which free room when a cap is reached
 _FORGOTTEN = 0.5  # outcomes below which a cell is dropped
 
 
@@ -109,12 +106,10 @@ class OnlineOutcomes:
         # A leaky bucket of half the cap that drains half the cap an hour passes at most the cap in
         # any hour, whenever the hour begins.
         self._burst = cap_per_hour / 2
-        self.cells: dict[tuple[str, Features], Cell] = {}
+        self.cells = _cells()
         """Reported outcomes, by model and features; read only."""
-        self._begun: Counter[str | None] = Counter()
-        self._swept_s = float("-inf")
         self.refused = 0
-        """Outcomes refused because they are implausible or there is no free cell."""
+        """Outcomes refused because they are implausible."""
         self.on_taken: Callable[[Taken], None] | None = None
         """Called with each accepted outcome that was reported to this picker."""
 
@@ -205,16 +200,19 @@ class OnlineOutcomes:
         key = (model, learned(features))
         cell = self.cells.get(key)
         if cell is None:
-            if not self._has_room(now, tenant):
-                self.refused += 1
-                return False
             cell = self.cells[key] = Cell(now, tenant)
-            self._begun[tenant] += 1
-        cell.correct, cell.outcomes, cell.level = self._aged(cell, now)
+            self._make_room()
+        self.cells.move_to_end(key)
+        before = sum(cell.levels.values())
+        cell.correct, cell.outcomes, level = self._aged(cell, now)
         cell.at_s = max(now, cell.at_s)
-        if cell.level + weight > self._burst:
+        left = level / before if before else 0.0
+        levels = cell.levels = {of: left * each for of, each in cell.levels.items() if left * each}
+        own = levels.get(tenant, 0.0) + weight
+        share = self._burst / len({*levels, tenant})
+        if level + weight > self._burst and own > share:
             return False
-        cell.level += weight
+        levels[tenant] = own
         cell.correct += weight * (correct + offset)
         cell.outcomes += weight
         # An outcome may come from a picker with a different artifact, whose errors differ.
@@ -274,7 +272,7 @@ class OnlineOutcomes:
         self.repeats.restore(state.get("repeats"))
         cells = state.get("cells")
         same_prior = state.get("prior_id") == self.capability.digest
-        found: dict[tuple[str, Features], Cell] = {}
+        found = _cells()
         saved_at_s = now - max(away_s, 0.0)
         for entry in cells[:MAX_SAVED] if isinstance(cells, list) else ():
             read = read_saved(entry)
@@ -283,13 +281,15 @@ class OnlineOutcomes:
             if read is None or len(self.cells) + len(found) >= MAX_CELLS:
                 self.refused += 1
                 continue
-            cell = found.setdefault((read.model, read.features), Cell(saved_at_s))
+            key = read.model, read.features
+            cell = found[key] = found.get(key) or Cell(saved_at_s)
             cell.prior = read.prior if same_prior else None
             cell.correct += read.correct
             cell.outcomes += read.outcomes
-            cell.level += read.level
-        self.cells |= found
-        self._recount()
+            cell.levels[""] = cell.levels.get("", 0.0) + read.level
+        for key, cell in found.items():
+            self.cells[key] = cell
+        self._add_up()
         for key, cell in found.items():
             self._judge(*key, cell)
         return len(found)
@@ -331,28 +331,23 @@ class OnlineOutcomes:
         """Return a cell's correct and total outcomes and its level, decayed to `now`."""
         kept = self._kept(cell, now)
         drained = self._burst * max(now - cell.at_s, 0.0) / _HOUR_S
-        return kept * cell.correct, kept * cell.outcomes, max(cell.level - drained, 0.0)
+        level = max(sum(cell.levels.values()) - drained, 0.0)
+        return kept * cell.correct, kept * cell.outcomes, level
 
-    def _has_room(self, now: float, tenant: str) -> bool:
-        is_full = len(self.cells) >= MAX_CELLS or self._begun[tenant] >= MAX_CELLS_OF_TENANT
-        if is_full:
-            self._sweep(now)
-        return len(self.cells) < MAX_CELLS and self._begun[tenant] < MAX_CELLS_OF_TENANT
+    def _make_room(self) -> None:
+        """Drop one cell in a hundred, with their evidence, if there are too many."""
+        if len(self.cells) > MAX_CELLS:
+            for _ in range(1 + MAX_CELLS // 100):
+                del self.cells[self.cells.next_out]
+            self._add_up()
 
-    def _sweep(self, now: float) -> None:
-        """Drop forgotten cells and their evidence, unless that was done `_SWEEP_S` ago or later."""
-        if now - self._swept_s < _SWEEP_S:
-            return
-        self._swept_s = now
-        for key, cell in list(self.cells.items()):
-            if self._kept(cell, now) * cell.outcomes < _FORGOTTEN:
-                del self.cells[key]
-        self._recount()
-
-    def _recount(self) -> None:
-        """Count the cells, and add up the evidence in them."""
-        self._begun = Counter(cell.tenant for cell in self.cells.values())
+    def _add_up(self) -> None:
+        """Add up the evidence in the cells."""
         self.trust.models.clear()
         for (model, _), cell in self.cells.items():
             if cell.evidence:
                 self.trust.take(model, cell.evidence, ())
+
+
+def _cells() -> Shared[tuple[str, Features], Cell]:
+    return Shared(MAX_CELLS + 1, lambda _key, cell: cell.tenant)

@@ -19,7 +19,7 @@ the same request and neither has reported, a retry is chained to neither.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from laar.accuracy.features import Features
 from laar.accuracy.online import OnlineOutcomes
+from laar.latest import Shared
 
 MAX_PENDING = 50_000
 """Maximum number of decisions remembered (30 MB): minutes at 100 per second; drops the oldest."""
@@ -100,7 +101,9 @@ class OutcomeReports:
         self.pass_on: Callable[[str, bool], bool] = lambda *_report: False
         """Forwards a report on an unknown decision to its picker; False if there is none."""
         self._online = online
-        self._decisions: OrderedDict[str, _Decision] = OrderedDict()
+        self._decisions: Shared[str, _Decision] = Shared(
+            MAX_PENDING + 1, lambda _id, decision: decision.tenant
+        )
         self._latest: dict[_Link, list[str]] = {}
         self.verdicts: Counter[Verdict] = Counter()
         self.retries: Counter[Verdict] = Counter()
@@ -138,8 +141,6 @@ class OutcomeReports:
                 failures are no evidence about the model.
             reproducible: answers to the request do not vary.
         """
-        if len(self._decisions) >= MAX_PENDING:
-            self._forget(next(iter(self._decisions)))
         known = tuple(tried)
         previous = link = None
         if request is not None:
@@ -149,6 +150,8 @@ class OutcomeReports:
         self._decisions[decision_id] = _Decision(
             model, features, known, previous, link, tenant, policy, adapter, reproducible, now
         )
+        if len(self._decisions) > MAX_PENDING:
+            self._forget(self._decisions.next_out)
 
     def moved(self, decision_id: str, model: str) -> None:
         """Record that a model other than the chosen one answered: Envoy retried on its own."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from laar.latest import Latest
+from laar.latest import Latest, Shared
 from laar.prefix.blocks import Chain
 from laar.request import Request
 
@@ -62,7 +62,9 @@ class SessionNames:
 
     def __init__(self) -> None:
         self._fields: Latest[str, Latest[str, _Field]] = Latest(_MAX_TENANTS)
-        self._values: Latest[tuple[str, str, str], _End] = Latest(_MAX_VALUES)
+        self._values: Shared[tuple[str, str, str], _End] = Shared(
+            _MAX_VALUES, lambda key, _end: key[0]
+        )
 
     def name(self, request: Request) -> None:
         """Name the session of a request whose fields are known to name it."""
