@@ -239,3 +239,12 @@ def test_an_answer_that_is_only_repeated_is_no_evidence_against_others(
         online.observe("b", QA, correct, 0.0, tried=tried, reproducible=True)
         learned.append(online.probabilities("b", QA, 0.0).item())
     assert learned[0] == learned[1]
+
+
+def test_a_tenant_with_many_decisions_leaves_others_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("laar.accuracy.reports.MAX_PENDING", 12)
+    told, _ = reports()
+    for at in range(100):
+        told.decided(f"{at}", "a", QA, (), tenant="modest" if at in (3, 4, 50) else "greedy")
+    assert all(told.knows(decision_id) for decision_id in ("3", "4", "50", "99"))
+    assert len(told) == 12

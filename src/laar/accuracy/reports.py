@@ -19,7 +19,7 @@ the same request and neither has reported, a retry is chained to neither.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -27,7 +27,6 @@ from typing import NamedTuple
 
 from laar.accuracy.features import Features
 from laar.accuracy.online import OnlineOutcomes
-from laar.latest import Shared
 
 MAX_PENDING = 50_000
 """Maximum number of decisions remembered (30 MB): minutes at 100 per second; drops the oldest."""
@@ -101,9 +100,11 @@ class OutcomeReports:
         self.pass_on: Callable[[str, bool], bool] = lambda *_report: False
         """Forwards a report on an unknown decision to its picker; False if there is none."""
         self._online = online
-        self._decisions: Shared[str, _Decision] = Shared(
-            MAX_PENDING + 1, lambda _id, decision: decision.tenant
-        )
+        self._decisions: dict[str, _Decision] = {}
+        self._of: dict[str, OrderedDict[str, None]] = {}
+        """The ids of each tenant's decisions, the oldest first (a `Shared` takes more calls)."""
+        self._most: OrderedDict[str, None] = OrderedDict()
+        """Those of the tenant with most."""
         self._latest: dict[_Link, list[str]] = {}
         self.verdicts: Counter[Verdict] = Counter()
         self.retries: Counter[Verdict] = Counter()
@@ -150,8 +151,14 @@ class OutcomeReports:
         self._decisions[decision_id] = _Decision(
             model, features, known, previous, link, tenant, policy, adapter, reproducible, now
         )
+        own = self._of.get(tenant)
+        if own is None:
+            own = self._of[tenant] = OrderedDict()
+        own[decision_id] = None
+        if len(own) > len(self._most):
+            self._most = max(self._of.values(), key=len)
         if len(self._decisions) > MAX_PENDING:
-            self._forget(self._decisions.next_out)
+            self._forget(next(iter(self._most)))
 
     def moved(self, decision_id: str, model: str) -> None:
         """Record that a model other than the chosen one answered: Envoy retried on its own."""
@@ -258,6 +265,9 @@ class OutcomeReports:
 
     def _forget(self, decision_id: str) -> None:
         decision = self._decisions.pop(decision_id)
+        del self._of[decision.tenant][decision_id]
+        if not self._of[decision.tenant]:
+            del self._of[decision.tenant]
         self._unlink(decision_id, decision)
 
     def _unlink(self, decision_id: str, decision: _Decision) -> None:

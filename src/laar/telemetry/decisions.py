@@ -8,6 +8,7 @@ endpoints the byte limit is reached first.
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
@@ -16,7 +17,6 @@ from laar.core.decision import Completion, Decision
 from laar.explain.decision_record import DecisionRecord, Readings
 from laar.explain.record import shown
 from laar.fleet.endpoints import EndpointTable
-from laar.latest import Shared
 
 MAX_DECISIONS = 2000
 """Maximum number of decisions kept: 20 s at 100 per second, enough for useful percentiles."""
@@ -46,9 +46,7 @@ class DecisionMemory:
     outcome_of: Callable[[str], bool | None] = lambda _id: None
 
     def __post_init__(self) -> None:
-        self._records: Shared[str, DecisionRecord] = Shared(
-            MAX_DECISIONS + 1, lambda _id, record: record.decision.request.tenant
-        )
+        self._records: OrderedDict[str, DecisionRecord] = OrderedDict()
         self._open: dict[str, DecisionRecord] = {}  # requests in flight, remembered or not
         self.held_bytes = 0
         """Estimated memory used."""
@@ -57,14 +55,15 @@ class DecisionMemory:
         """Time of the last decision."""
 
     def decided(self, decision: Decision) -> None:
-        """Remember a decision; above the limits, evict the oldest of the tenant with most."""
+        """Remember a decision; evict the oldest decisions above the limits."""
         record = self.record(decision)
         self.decided_total += 1
         self.decided_at = decision.now
         self._records[decision.id] = self._open[decision.id] = record
         self.held_bytes += _size(record)
         while len(self._records) > MAX_DECISIONS or self.held_bytes > MAX_BYTES:
-            self.held_bytes -= _size(self._records.pop(self._records.next_out))
+            _, oldest = self._records.popitem(last=False)
+            self.held_bytes -= _size(oldest)
 
     def record(self, decision: Decision) -> DecisionRecord:
         """Return a decision's record without remembering it."""
