@@ -1,10 +1,8 @@
 """llm-d's session affinity: a request that names an endpoint, as each answer does, goes there.
 
-The name is that of the pod, or else the address, in base64, in the header that llm-d's scorer sets
-and reads. As there, it is a wish: an endpoint that is gone, full or failing does not bind a client.
-laar needs no such name, since it finds what a prompt shares; so this is only done if the settings
-name the plug-in (`routing.plugins`), for clients that were written for llm-d. Clients learn the
-names of pods.
+The name is the pod's, or else the address, in base64, in the header that llm-d's scorer uses. As
+there, it is a wish. laar finds by itself what prompts share, so this is only for clients written
+for llm-d, if the settings name the plug-in (`routing.plugins`). Clients learn the names of pods.
 """
 
 from __future__ import annotations
@@ -27,11 +25,7 @@ _POD_LABEL = "laar.dev/pod"
 
 
 class SessionToken(Plugin):
-    """Sets and reads the header.
-
-    Args:
-        asked: the settings name the plug-in.
-    """
+    """Sets and reads the header, if `asked`: the settings name the plug-in."""
 
     name = "session-token"
     reads = (_HEADER,)

@@ -163,25 +163,11 @@ def is_own(name: str) -> bool:
 
 
 CONTROL_HEADERS = frozenset(
-    {
-        *LLM_D.values(),
-        DESTINATION,
-        SERVED,
-        SUBSET,
-        FAIRNESS,
-        OBJECTIVE,
-        REWRITE,
-        TRIED,
-        COMPANION_OF,
-        WRONG_ANSWER,
-        OPTIONS,
-        TASK,
-        POLICY,
-        CONTEXT,
-        SESSION,
-        TTFT_OBJECTIVE,
-        TPOT_OBJECTIVE,
-    }
+    (
+        *(*LLM_D.values(), DESTINATION, SERVED, SUBSET, FAIRNESS, OBJECTIVE, REWRITE, TRIED),
+        *(COMPANION_OF, WRONG_ANSWER, OPTIONS, TASK, POLICY, CONTEXT, SESSION),
+        *(TTFT_OBJECTIVE, TPOT_OBJECTIVE),
+    )
 )
 
 _REMOVED = CONTROL_HEADERS | {PRIORITY, TICKET}
@@ -194,16 +180,10 @@ GATEWAY_HEADERS = frozenset(
 """Headers with tenant, objective and model, which a gateway sets for its clients."""
 
 SIGNATURES = frozenset(
-    {
-        "signature",
-        "signature-input",
-        "digest",
-        "content-digest",
-        "content-md5",
-        "x-signature",
-        "x-amz-content-sha256",
-        "x-hub-signature-256",
-    }
+    (
+        *("signature", "signature-input", "digest", "content-digest", "content-md5"),
+        *("x-signature", "x-amz-content-sha256", "x-hub-signature-256"),
+    )
 )
 """Headers that sign the body: if one is present, the context hook leaves the body unchanged."""
 
@@ -259,24 +239,10 @@ def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
 
     An Envoy that does not send the picker a request's headers sends these with its body.
     """
-    headers = sorted(
-        {
-            *CONTROL_HEADERS,
-            *SIGNATURES,
-            *SESSION_HEADERS,
-            *AGENT_HEADERS,
-            *PATIENCE_HEADERS,
-            *PARENT_HEADERS,
-            *GIVEN,
-            TRACE_PARENT,
-            TRACE_STATE,
-            tenant_header.lower(),
-        }
-    )
-    return [
-        *_NAMED_ATTRIBUTES,
-        *(f"{_ATTRIBUTE_START}{name}{_ATTRIBUTE_END}" for name in headers),
-    ]
+    read = {TRACE_PARENT, TRACE_STATE, tenant_header.lower(), *GIVEN}
+    read.update(CONTROL_HEADERS, SIGNATURES, SESSION_HEADERS, AGENT_HEADERS)
+    headers = sorted(read.union(PATIENCE_HEADERS, PARENT_HEADERS))
+    return [*_NAMED_ATTRIBUTES, *(f"{_ATTRIBUTE_START}{of}{_ATTRIBUTE_END}" for of in headers)]
 
 
 @lru_cache(256)  # Envoy's configuration lists a few dozen attributes

@@ -83,115 +83,35 @@ HEALTH_PATHS = ("/health", "/ping")
 _STORED = re.compile(r"/responses/([^/?]{1,256})(/[a-z_]+)?/?(?:\?|$)")
 _OBJECTS = re.compile(r"/(conversations|files|uploads|batches)(?:/([^/]{1,256})|$)")
 
-DENIED_PATHS = (
-    # vLLM
-    "/abort_requests",
-    "/adapters",
-    "/collective_rpc",
-    "/fault_tolerance",
-    "/finish_weight_update",
-    "/get_world_size",
-    "/init_weight_transfer_engine",
-    "/is_paused",
-    "/is_scaling_elastic_ep",
-    "/is_sleeping",
-    "/kv_event_sources",
-    "/load_lora_adapter",
-    "/metrics",
-    "/pause",
-    "/release_kv_cache_memory",
-    "/reset_encoder_cache",
-    "/reset_mm_cache",
-    "/reset_prefix_cache",
-    "/resume",
-    "/scale_elastic_ep",
-    "/server_info",
-    "/shutdown_weight_transfer_engine",
-    "/sleep",
-    "/start_draft_weight_update",
-    "/start_profile",
-    "/start_weight_update",
-    "/stop_profile",
-    "/tokenizer_info",
-    "/unload_lora_adapter",
-    "/update_weights",
-    "/wake_up",
-    "/weight_checker",
-    "/weight_info",
-    # SGLang
-    "/abort_request",
-    "/add_external_corpus",
-    "/begin_weight_update",
-    "/clear_hicache_storage_backend",
-    "/close_session",
-    "/configure_logging",
-    "/continue_generation",
-    "/destroy_weights_update_group",
-    "/dump_expert_distribution_record",
-    "/dumper",
-    "/end_weight_update",
-    "/flush_cache",
-    "/freeze_gc",
-    "/get_hicache_l3_cache_layout",
-    "/get_internal_state",
-    "/get_remote_instance_transfer_engine_info",
-    "/get_server_info",
-    "/get_weights_by_name",
-    "/get_weights_checksum",
-    "/hicache/storage-backend",
-    "/init_weights_send_group_for_remote_instance",
-    "/init_weights_update_group",
-    "/list_external_corpora",
-    "/load_lora_adapter_from_tensors",
-    "/merge_lora_weights",
-    "/open_session",
-    "/pause_generation",
-    "/pd_role_switch",
-    "/release_memory_occupation",
-    "/remote_instance_transfer_engine_info",
-    "/remove_external_corpus",
-    "/resume_memory_occupation",
-    "/send_weights_to_remote_instance",
-    "/set_internal_state",
-    "/set_lora",
-    "/set_trace_level",
-    "/slow_down",
-    "/start_expert_distribution_record",
-    "/stop_expert_distribution_record",
-    "/unmerge_lora_weights",
-    "/update_weights_from_disk",
-    "/update_weights_from_distributed",
-    "/update_weights_from_ipc",
-    "/update_weights_from_tensor",
-    "/update_weights_from_tensor_checker",
-    "/update_weight_version",
-    "/weights_checker",
-    # TensorRT-LLM
-    "/_resource_governor",
-    "/kv_cache_events",
-    "/perf_metrics",
-    "/release_memory",
-    "/resume_memory",
-    "/steady_clock_offset",
-    # LMDeploy
-    "/distserve",
-    "/terminate",
-    "/wakeup",
-    # llama.cpp
-    "/cors-proxy",
-    "/lora-adapters",
-    "/models/load",
-    "/models/unload",
-    "/slots",
-    "/tools",
-    # Ollama
-    "/api/blobs",
-    "/api/copy",
-    "/api/create",
-    "/api/delete",
-    "/api/pull",
-    "/api/push",
+DENIED_PATHS = tuple(
+    """
+    /abort_requests /adapters /collective_rpc /fault_tolerance /finish_weight_update /get_world_size
+    /init_weight_transfer_engine /is_paused /is_scaling_elastic_ep /is_sleeping /kv_event_sources
+    /load_lora_adapter /metrics /pause /release_kv_cache_memory /reset_encoder_cache /reset_mm_cache
+    /reset_prefix_cache /resume /scale_elastic_ep /server_info /shutdown_weight_transfer_engine
+    /sleep /start_draft_weight_update /start_profile /start_weight_update /stop_profile
+    /tokenizer_info /unload_lora_adapter /update_weights /wake_up /weight_checker /weight_info
+    /abort_request /add_external_corpus /begin_weight_update /clear_hicache_storage_backend
+    /close_session /configure_logging /continue_generation /destroy_weights_update_group
+    /dump_expert_distribution_record /dumper /end_weight_update /flush_cache /freeze_gc
+    /get_hicache_l3_cache_layout /get_internal_state /get_remote_instance_transfer_engine_info
+    /get_server_info /get_weights_by_name /get_weights_checksum /hicache/storage-backend
+    /init_weights_send_group_for_remote_instance /init_weights_update_group /list_external_corpora
+    /load_lora_adapter_from_tensors /merge_lora_weights /open_session /pause_generation
+    /pd_role_switch /release_memory_occupation /remote_instance_transfer_engine_info
+    /remove_external_corpus /resume_memory_occupation /send_weights_to_remote_instance
+    /set_internal_state /set_lora /set_trace_level /slow_down /start_expert_distribution_record
+    /stop_expert_distribution_record /unmerge_lora_weights /update_weights_from_disk
+    /update_weights_from_distributed /update_weights_from_ipc /update_weights_from_tensor
+    /update_weights_from_tensor_checker /update_weight_version /weights_checker
+    /_resource_governor /kv_cache_events /perf_metrics /release_memory /resume_memory
+    /steady_clock_offset
+    /distserve /terminate /wakeup
+    /cors-proxy /lora-adapters /models/load /models/unload /slots /tools
+    /api/blobs /api/copy /api/create /api/delete /api/pull /api/push
+    """.split()  # noqa: SIM905 - one per line would fill pages
 )
+"""Those of vLLM, SGLang, TensorRT-LLM, LMDeploy, llama.cpp and Ollama, in this order."""
 
 _MAX_UNQUOTED = 3
 """Number of times that a path may be percent-decoded, by servers in a chain."""

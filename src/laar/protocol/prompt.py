@@ -18,7 +18,7 @@ import xxhash
 from laar.prefix.blocks import MAX_HASHED_BYTES
 from laar.prefix.lengths import DIGEST, FILLER, MESSAGE
 from laar.prefix.templates import TOOLS
-from laar.protocol.urls import has_prose, is_data, unsigned, without_data
+from laar.protocol.urls import is_data, prose, unsigned, without_data
 from laar.request import Api
 
 MAX_SPANS = 20_000
@@ -128,7 +128,7 @@ class Spans:
                     else:
                         before, rendered = self.media, self._rendered(_identity(part))
                         text = without_data(rendered, self._digest)
-                        if has_prose(text):
+                        if prose(text):
                             yield text.decode()
                         else:  # a URL or an id
                             self.media = before

@@ -11,7 +11,8 @@ _BASE64, _END = rb"[A-Za-z0-9+/_=-]", rb"(?:\\r|\r)?+(?:\\n|\n)?+"
 _DATA = re.compile(
     rb'"(data:[^",\s]{1,256}+,)?+(?:%b{60,}+%b)++%b*+%b"' % (_BASE64, _END, _BASE64, _END)
 )
-_PROSE = re.compile(rb"[ \x80-\xff]|\\n")
+prose = re.compile(rb"[ \x80-\xff]|\\n").search
+"""Finds text, rather than URLs and ids, in JSON without spaces between its strings."""
 _MAX_CHARS = 8192
 """Maximum length of a URL that is examined; longer ones are kept as they are."""
 
@@ -51,11 +52,6 @@ def is_data(text: str) -> bool:
     if " " in begin or not (begin.startswith("data:") or len(begin) == _SHORTEST_DATA):
         return False
     return _DATA.fullmatch(b'"%b"' % text.encode("utf-8", "replace")) is not None
-
-
-def has_prose(text: bytes) -> bool:
-    """Return whether JSON without spaces between strings has any text, not just URLs and ids."""
-    return _PROSE.search(text) is not None
 
 
 def unsigned(url: str) -> str:
