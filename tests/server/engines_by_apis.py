@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 
+from laar.datalayer.metrics_page import ENGINES
 from support.stand_ins import CACHED_TOKENS, KINDS, PROMPT_TOKENS, Kind, StandIn
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "engines.md"
@@ -188,8 +189,34 @@ def page(seen: Mapping[tuple[str, str], Seen], reach: Mapping[str, Reach]) -> st
             f"| [{kind.name}]({kind.docs}) | {entry or NONE} | {', '.join(found.readings) or NONE} "
             f"| {own or NONE} |\n"
         )
-    lines.append(_TAIL)
+    lines += [_KNOWN, *map(_known_row, KINDS), _TAIL]
     return "".join(lines)
+
+
+_FACTS = {
+    "size of its KV cache": ("capacity_tokens", "capacity_info"),
+    "cache hits": ("hits_tokens",),
+    "restarts": ("started", "worked"),
+    "a full queue": ("refused",),
+    "adapters": ("adapters_info",),
+    "ranks": ("rank",),
+    "KV events": ("events_path",),
+    "sleep": ("awake",),
+}
+"""What laar would know of an engine, and what says so (`laar.datalayer.metrics_page`)."""
+
+
+def _known_row(kind: Kind) -> str:
+    names = None if "metrics_url" in kind.settings else ENGINES[kind.settings.get("engine", "vllm")]
+
+    def is_read(fields: tuple[str, ...]) -> bool:
+        given = (getattr(names, field, ()) for field in fields)
+        return any(bool(of) and bool(of[0]) for of in given)
+
+    read = [fact for fact, fields in _FACTS.items() if is_read(fields)]
+    guessed = [fact for fact in _FACTS if fact not in read]
+    run = "`make test-vllm`" if kind.name == "vLLM" else "stand-in"
+    return f"| {kind.name} | {', '.join(read) or NONE} | {', '.join(guessed) or NONE} | {run} |\n"
 
 
 _HEAD = """# Engines by APIs
@@ -227,6 +254,17 @@ _REACH = """
 ## How they are reached
 
 | engine | its entry says | read from its metrics page | its own APIs |
+| --- | --- | --- | --- |
+"""
+
+_KNOWN = """
+## What is read, guessed, and run
+
+What is not read is guessed: caches have room, and hold what laar sent as far as the usage of answers
+confirms it; refused connections are restarts, a 429 is a full queue, adapters are loaded where they
+were used lately. Ranks, KV events and sleep are then not used.
+
+| engine | read besides | guessed | run by the tests as |
 | --- | --- | --- | --- |
 """
 
