@@ -1,20 +1,20 @@
-"""Measure how much traffic one useless endpoint of five equal ones gets, in any form of answer.
+"""Measure the traffic of useless endpoints of five, whatever they answer, and of honest fast ones.
 
-Four endpoints answer in 60 ms; the fifth answers everything in one useless form, at once unless the
-form has a pace of its own, and the picker's probes too. Forms are drawn from a grammar of statuses,
-content types, encodings, finish reasons, texts and shapes of streams. The production picker and its
-stream machine run in virtual time, with default settings. By chance the fifth endpoint would get
-20 % of the requests; a form misses its target above that, or above 1 % if its answers say "error".
+An honest endpoint answers in 60 ms. Forms of useless ones are drawn from a grammar: what they say,
+how it is wrapped, their pace, whether they answer the picker's probes well, the API, how many of
+them there are, at which places, and since when. The production picker and its stream machine run in
+virtual time, with default settings. A share is that of the requests from ten seconds after the
+onset on, for each useless endpoint; by chance it is .2.
 
     python -m bench useless
-    python -m bench useless --forms 20 --shapes gateway
-    python -m bench useless --named "one token,fluent,refuses tools"
+    python -m bench useless --forms 20 --seed 7 --shapes gateway
 """
 
 from __future__ import annotations
 
 import gzip
 import heapq
+import math
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -28,10 +28,11 @@ from aiohttp import ClientResponse
 
 from bench.figures import MISSED
 from bench.options import count as whole
-from bench.options import names_of, parser_for, positive
+from bench.options import names_of, parser_for
 from laar.core.decision import Decision
 from laar.datalayer.asking import read_answer
 from laar.fleet.membership import EndpointSpec
+from laar.plugins.shares import FAST_LABEL
 from laar.protocol.events import (
     AnswerHeaders,
     Ask,
@@ -52,10 +53,18 @@ from laar.settings import Settings
 ENDPOINTS = 5
 RATE_PER_S = 60.0
 ANSWER_S = 0.06
+WORST, MEAN = 0.35, 0.1
 CHANCE = 1.0 / ENDPOINTS
-ERRORS_AT_MOST, LATE_AT_MOST = 0.01, 0.05
+
 LEARNED_S = 10.0
 PROBE_EVERY_S = 0.25
+_OWN: dict[str, Callable[[str, list[str]], dict[str, Any]]] = {
+    "embeddings": lambda _text, texts: {"input": texts},
+    "rerank": lambda text, texts: {"query": text, "documents": texts},
+    "completions": lambda text, _texts: {"prompt": text},
+    "responses": lambda text, _texts: {"input": text},
+}
+"""Members of the bodies of other APIs than chats, by the ends of their paths."""
 SHAPES = {"native": Shape.NATIVE, "gateway": Shape.GATEWAY}
 
 JSON, SSE = "application/json", "text/event-stream"
@@ -82,15 +91,24 @@ class Question:
     tenant: str = ""
     options: tuple[tuple[str, Any], ...] = ()
     probe: bool = False
+    inputs: int = 1
+
+    @property
+    def api(self) -> str:
+        """The last part of the path; ``chat`` for chats."""
+        return "chat" if self.path.endswith("/chat/completions") else self.path.rpartition("/")[2]
 
     @property
     def body(self) -> bytes:
-        """The JSON body."""
+        """The body."""
+        if self.api == "transcriptions":  # a form, which is not read
+            return b"--x\r\n\r\n" + self.text.encode()
         system = [{"role": "system", "content": self.system}] if self.system else []
         messages = [*system, {"role": "user", "content": self.text}]
         document: dict[str, Any] = {"model": "m", "stream": self.stream, "messages": messages}
-        if self.path.endswith("embeddings"):
-            document = {"model": "m", "input": self.text}
+        texts = [f"{self.text} {number}" for number in range(self.inputs)]
+        if (api := self.api) in _OWN:
+            document = {"model": "m", **_OWN[api](self.text, texts)}
         if self.max_tokens is not None:
             document["max_tokens"] = self.max_tokens
         if self.tools:
@@ -138,6 +156,11 @@ def said(
         "prompt_tokens": 20,
         "completion_tokens": len(text.split()) if tokens is None else tokens,
     }
+    if (api := question.api) in _WHOLE:
+        return Answer(
+            parts=(orjson.dumps({"model": "m", **_WHOLE[api](text), "usage": usage}),),
+            seconds=seconds,
+        )
     if not question.stream:
         whole = message or {"role": "assistant", "content": text}
         choice = {"index": 0, "message": whole, "finish_reason": finish}
@@ -159,14 +182,37 @@ def said(
     return Answer(kind=SSE, parts=(*lines, b"data: [DONE]\n\n"), seconds=seconds)
 
 
+_WHOLE: dict[str, Callable[[str], dict[str, Any]]] = {
+    "completions": lambda text: {"choices": [{"index": 0, "text": text, "finish_reason": "stop"}]},
+    "messages": lambda text: {"content": [{"type": "text", "text": text}], "stop_reason": "stop"},
+    "responses": lambda text: {
+        "output": [{"type": "message", "content": [{"type": "output_text", "text": text}]}]
+    },
+    "transcriptions": lambda text: {"text": text},
+}
+"""Answers in other APIs than chats, which are not streamed here."""
+
+
+def listed(question: Question, items: Sequence[Any], seconds: float) -> Answer:
+    """Return an answer to several inputs."""
+    name = "results" if question.api == "rerank" else "data"
+    return Answer(parts=(orjson.dumps({"model": "m", name: items}),), seconds=seconds)
+
+
+def item(question: Question, number: int, width: int = 16) -> dict[str, Any]:
+    """Return the good answer to one of several inputs."""
+    made = random.Random(f"{question.text} {number}")
+    if question.api == "rerank":
+        return {"index": number, "relevance_score": made.random()}
+    return {"index": number, "embedding": [made.gauss(0.0, 1.0) for _ in range(width)]}
+
+
 def useful(question: Question, rng: random.Random) -> Answer:
     """Answer after 60 ms, as any healthy endpoint does."""
     seconds = ANSWER_S * rng.uniform(0.8, 1.2)
     made, said_ = random.Random(question.text), partial(said, question, seconds=seconds)
-    if question.path.endswith("embeddings"):
-        vector = [made.gauss(0.0, 1.0) for _ in range(16)]
-        body = orjson.dumps({"model": "m", "data": [{"index": 0, "embedding": vector}]})
-        return Answer(parts=(body,), seconds=seconds)
+    if question.api in ("embeddings", "rerank"):
+        return listed(question, [item(question, n) for n in range(question.inputs)], seconds)
     match question.wants:
         case "label":
             return said_(made.choice(("yes", "no", "neutral")))
@@ -195,210 +241,270 @@ def useful(question: Question, rng: random.Random) -> Answer:
 # -- useless answers -----------------------------------------------------------------------------
 
 
+Says = Callable[[Question, random.Random], str]
+"""What a useless endpoint says."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """A form of useless answers.
+    """A form of uselessness.
 
     Args:
-        name: what it is, in words.
-        answer: the behavior.
-        errs: whether its answers say that there was an error.
+        name: what it says, in words, and how it is wrapped.
+        answer: how it answers a request, in `pace` times the time of an honest endpoint.
+        pace: that factor.
+        true: it answers the picker's probes as honest endpoints do.
+        api: the API that clients use.
+        places: which of the endpoints answer so.
+        onset_s: from when on.
+        like: whether nothing can tell it from an honest endpoint: its answers are as long, as
+            various and of the same form, and its answers to probes repeat.
     """
 
     name: str
-    answer: Behavior
-    errs: bool = False
+    answer: Callable[[Question, random.Random], Answer]
+    pace: float
+    true: bool
+    api: str
+    places: tuple[int, ...]
+    onset_s: float
+    like: bool = False
+
+    def __str__(self) -> str:
+        probes = ", true to probes" if self.true else ""
+        since = f" from {self.onset_s:.0f} s" if self.onset_s else ""
+        places = ", ".join(map(str, self.places))
+        return f"{self.name}, in {self.pace:.2g} of the time{probes}, {self.api}, {places}{since}"
+
+    def behavior(self, now: Callable[[], float]) -> Behavior:
+        """Return how such an endpoint behaves."""
+
+        def behave(question: Question, rng: random.Random) -> Answer:
+            good = useful(question, rng)
+            if now() < self.onset_s or (question.probe and self.true):
+                return good
+            return replace(self.answer(question, rng), seconds=self.pace * good.seconds)
+
+        return behave
 
 
-FLUENT = "I am sorry to hear that. Here is a long and helpful answer that fits no question at all."
-TEXTS: dict[str, Callable[[random.Random], str]] = {
-    "no text": lambda _rng: "",
-    "blanks": lambda rng: rng.choice((" ", "\n\n", "\t", "\u00a0")),
-    "an invisible character": lambda _rng: "\u200b",
-    "an end token": lambda rng: rng.choice(("<|endoftext|>", "</s>", "<|im_end|>", "<eos>")),
-    "one token": lambda rng: rng.choice(("!", " the", "\u2581", "0", "\ufffd", "ha ")) * 200,
-    "one line again and again": lambda _rng: "so it is. " * 40,
-    "one word": lambda _rng: "ok",
-    "a fluent text": lambda _rng: FLUENT,
-    "null": lambda _rng: "null",
-    "a number": lambda _rng: "0",
-}
-FINISHES = (
-    "stop",
-    "length",
-    "error",
-    "content_filter",
-    "abort",
-    "tool_calls",
-    "eos",
-    None,
-    "unknown",
-)
-REFUSALS = (*range(400, 419), 421, 422, *range(424, 429), 431, 451, 499, 501)
-ODD_STATUSES = (600, 700, 999, 199, 520, 530, 505, 511, 204, 205, 302, 307, 304, 300)
-ODD_TYPES = (
-    "text/html",
-    "text/plain",
-    "application/xml",
-    "application/problem+json",
-    "",
-    "image/png",
-)
-ERROR = {"error": {"message": "no", "type": "x", "code": 500}}
+def truth(question: Question, rng: random.Random) -> str:
+    """Return what an honest endpoint says."""
+    return sentence(random.Random(question.text) if question.probe else rng)
 
 
-def draw(rng: random.Random) -> Form:
-    """Draw a form from the grammar."""
-    make = rng.choice(
-        (_words, _words, _words, _refusal, _status, _typed, _stream, _document, _encoded)
+def constant(rng: random.Random) -> tuple[str, Says, bool]:
+    text = sentence(rng, 1, 60)
+    return f"{text.count(' ') + 1} words", lambda _q, _rng: text, False
+
+
+def _some(rng: random.Random) -> tuple[str, Says, bool]:
+    texts = [sentence(rng) for _ in range(rng.randint(2, 6))]
+    return f"one of {len(texts)} texts", lambda _q, r: r.choice(texts), False
+
+
+def _random(rng: random.Random) -> tuple[str, Says, bool]:
+    most = rng.choice((3, 20, 60))
+    return f"up to {most} random words", lambda _q, r: sentence(r, most // 10 + 1, most), most == 60
+
+
+def _part(rng: random.Random) -> tuple[str, Says, bool]:
+    share = rng.uniform(0.05, 0.6)
+
+    def says(question: Question, rng: random.Random) -> str:
+        text = truth(question, rng)
+        return text[: max(1, round(share * len(text)))]
+
+    return f"{share:.0%} of the answer", says, False
+
+
+def pieces(rng: random.Random) -> tuple[str, Says, bool]:
+    piece = "".join(rng.choices("ab!0 \u200b\n\u2581\ufffd", k=rng.randint(1, 12)))
+    number = rng.choice((1, 5, 200))
+    return f"{piece!r} {number} times", lambda _q, _rng: piece * number, False
+
+
+def _odd(rng: random.Random) -> tuple[str, Says, bool]:
+    text = rng.choice(("", " ", "</s>", "<|endoftext|>", "null", "{}", "[]", "ok", "error"))
+    return repr(text), lambda _q, _rng: text, False
+
+
+def _echo(rng: random.Random) -> tuple[str, Says, bool]:
+    chars = rng.choice((5, 50, 2000))
+    return f"{chars} characters of the prompt", lambda q, _rng: q.text[:chars], chars > 50
+
+
+SAYS = (constant, constant, _some, _random, _part, pieces, _odd, _echo)
+FINISHES = ("stop", "stop", "length", "error", "content_filter", "tool_calls", None, "unknown")
+
+
+def _plain(rng: random.Random, says: Says) -> tuple[str, Behavior]:
+    finish, tokens = rng.choice(FINISHES), rng.choice((None, None, 0, 1, 100))
+    return f"finish {finish}, {tokens} tokens", lambda q, r: said(
+        q, says(q, r), finish=finish, tokens=tokens
     )
-    return make(rng)
 
 
-def _words(rng: random.Random) -> Form:
-    name = rng.choice(list(TEXTS))
-    text, finish = TEXTS[name](rng), rng.choice(FINISHES)
-    tokens = rng.choice((None, 0, 1, 100))
-    pace = rng.choice((0.001, 0.001, 0.02))
-    return Form(
-        name=f"{name}, {finish}, {tokens} tokens, {pace} s",
-        answer=lambda question, _rng: said(
-            question, text, finish=finish, tokens=tokens, seconds=pace
-        ),
-        errs=finish == "error",
-    )
-
-
-def _refusal(rng: random.Random) -> Form:
-    status, good_probe = rng.choice(REFUSALS), rng.random() < 0.7
-    body = orjson.dumps({"error": {"message": sentence(rng), "code": status}})
+def _member(rng: random.Random, says: Says) -> tuple[str, Behavior]:
+    name = rng.choice(("reasoning_content", "refusal", "tool_calls", "content"))
 
     def answer(question: Question, rng: random.Random) -> Answer:
-        if question.probe and good_probe:
-            return useful(question, rng)
-        return Answer(status=status, parts=(body,))
+        text = says(question, rng)
+        call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": text}}
+        value: Any = [call] if name == "tool_calls" else None if name == "content" else text
+        return said(question, text, message={"role": "assistant", name: value})
 
-    return Form(name=f"{status}{', but not to probes' if good_probe else ''}", answer=answer)
-
-
-def _status(rng: random.Random) -> Form:
-    status = rng.choice(ODD_STATUSES)
-    body = rng.choice((b"", b"{}", orjson.dumps(ERROR)))
-    return Form(
-        name=f"{status} with {len(body)} bytes",
-        answer=lambda _question, _rng: Answer(status=status, parts=(body,) if body else ()),
-        errs=not 200 <= status < 500,
-    )
+    return f"{name} instead of content", answer
 
 
-def _typed(rng: random.Random) -> Form:
-    kind = rng.choice(ODD_TYPES)
-    body = rng.choice((b"<html>hello</html>", b"ok", b"{}", b"", b"\0" * 99))
-    return Form(
-        name=f"{kind or 'no type'}: {body[:8]!r}",
-        answer=lambda _question, _rng: Answer(kind=kind, parts=(body,) if body else ()),
-    )
-
-
-def _stream(rng: random.Random) -> Form:
-    role = {"model": "m", "choices": [{"index": 0, "delta": {"role": "assistant"}}]}
-    end = {
-        "model": "m",
-        "choices": [{"index": 0, "delta": {}, "finish_reason": rng.choice(FINISHES)}],
-    }
-    usage = {"model": "m", "choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 9}}
-    drawn: list[Any] = rng.choices((role, end, usage, {}, [], ERROR, "ping"), k=rng.randint(0, 4))
-    lines = [
-        b": ping\n\n" if each == "ping" else b"data: " + orjson.dumps(each) + b"\n\n"
-        for each in drawn
-    ]
-    is_done = rng.random() < 0.7
-    parts = (*lines, *((b"data: [DONE]\n\n",) if is_done else ()))
-
-    def answer(question: Question, _rng: random.Random) -> Answer:
-        if question.stream:
-            return Answer(kind=SSE, parts=parts)
-        return Answer(parts=(orjson.dumps({"model": "m", "choices": []}),))
-
-    errs = ERROR in drawn
-    return Form(name=f"stream of {b''.join(parts)[:60]!r}", answer=answer, errs=errs)
-
-
-def _document(rng: random.Random) -> Form:
-    document: Any = rng.choice((
-        {}, [], None, 7, "text", {"status": "ok"}, {"choices": None}, {"choices": [{}]},
-        {"choices": [{"index": 0, "message": None}]}, {"detail": "not now"},
-        {"choices": [{"message": {"content": [{"type": "text", "text": ""}]}}]}, {"data": []},
-        {**ERROR}, {"error": {"message": "bad", "code": 400}}, {"error": "none", "choices": []},
-        {"choices": [{"message": {"content": FLUENT}}], "model": "other"},
+def _document(rng: random.Random, says: Says) -> tuple[str, Behavior]:
+    status = rng.choice((200, 200, 200, 204, 302, 400, 401, 404, 422, 429, 500, 503, 529, 999))
+    kind = rng.choice((JSON, JSON, SSE, "text/html", "text/plain", "", "image/png"))
+    encoding = rng.choice(("", "", "", "gzip", "br", "x-own"))
+    made: Any = rng.choice((
+        {}, [], None, 7, "text", {"choices": None}, {"choices": [{}]}, {"data": []}, {"output": []},
+        {"error": {"message": "no", "code": status}}, {"error": "none", "choices": []}, b"",
+        {"choices": [{"message": {"content": "some text"}}], "model": "other"}, b"<html>",
     ))  # fmt: skip
-    body = orjson.dumps(document)
-    errs = isinstance(document, dict) and "error" in document
+    body = made if isinstance(made, bytes) else orjson.dumps(made)
+    if rng.random() < 0.3:
+        body = b"data: " + body + b"\n\ndata: [DONE]\n\n"
+    parts = (gzip.compress(body) if encoding == "gzip" else body,) if body else ()
+    return f"{status} {kind} {encoding} {body[:50]!r}", lambda _q, _r: Answer(
+        status=status, kind=kind, encoding=encoding, parts=parts
+    )
 
-    def answer(question: Question, _rng: random.Random) -> Answer:
-        parts = (b"data: " + body + b"\n\n", b"data: [DONE]\n\n") if question.stream else (body,)
-        return Answer(kind=SSE if question.stream else JSON, parts=parts)
 
-    return Form(name=f"document {body[:60]!r}", answer=answer, errs=errs)
-
-
-def _encoded(rng: random.Random) -> Form:
-    encoding = rng.choice(("gzip", "br", "zstd", "deflate", "x-own"))
-    inner = _words(rng)
+def _cut(rng: random.Random, says: Says) -> tuple[str, Behavior]:
+    kept = rng.uniform(0.0, 0.9)
 
     def answer(question: Question, rng: random.Random) -> Answer:
-        plain = inner.answer(question, rng)
-        return replace(plain, encoding=encoding, parts=(gzip.compress(b"".join(plain.parts)),))
+        whole = said(question, says(question, rng))
+        if len(whole.parts) < 2:
+            return replace(whole, parts=(whole.parts[0][: int(kept * len(whole.parts[0]))],))
+        return replace(whole, parts=whole.parts[: int(kept * len(whole.parts))])
 
-    return Form(name=f"{encoding}: {inner.name}", answer=answer)
+    return f"cut at {kept:.0%}", answer
 
 
-def _only(name: str, concerns: Callable[[Question], bool], status: int = 400) -> Form:
-    """Return a form that refuses only some clients' requests, as with other options or keys."""
+def _items(rng: random.Random) -> tuple[str, Behavior]:
+    """Draw an answer to several inputs with too few or equal items, or items of another width."""
+    share, width, same = rng.choice(((0, 16, False), (0.25, 16, False), (0.75, 16, False),
+                                     (1, 16, True), (1, 8, False), (1, 64, True)))  # fmt: skip
+
+    def answer(question: Question, rng: random.Random) -> Answer:
+        about = replace(question, text="same") if same else question
+        some = [item(about, 0 if same else n, width) for n in range(int(share * question.inputs))]
+        return listed(question, some, 0.0)
+
+    return f"{share:.0%} of the items, {width} wide{', all alike' * same}", answer
+
+
+APIS = (
+    *("chat", "chat", "chat", "completions", "messages", "responses"),
+    *("embeddings", "rerank", "transcriptions"),
+)
+
+
+def draw(rng: random.Random, **fixed: Any) -> Form:
+    """Draw a form; `fixed` are fields of it, and `says` and `wrap` parts of the grammar."""
+    api = fixed.get("api") or rng.choice(APIS)
+    onset_s = rng.choice((0.0, 0.0, 0.0, 5.0))
+    most = 3 if onset_s else 2
+    places = rng.sample(range(ENDPOINTS), rng.choice((1, 1, 1, 1, most)))
+    pace = math.exp(rng.uniform(math.log(0.01), math.log(0.7)))
+    given: dict[str, Any] = {
+        "pace": pace,
+        "true": rng.random() < 0.5,
+        "onset_s": onset_s,
+        "places": tuple(places),
+    }
+    like, source, wrap = False, fixed.pop("says", None), fixed.pop("wrap", None)
+    if api in ("embeddings", "rerank"):
+        name, answer = _items(rng)
+    else:
+        source = source or rng.choice(SAYS)
+        name, says, various = source(rng)
+        wraps = (_plain, _plain, _plain, _member, _document, _cut) if api == "chat" else (_plain,)
+        wrap = wrap or rng.choice(wraps)
+        how, answer = wrap(rng, says)
+        name = f"{name}: {how}"
+        like = various and "error" not in how and wrap in (_plain, as_usual)
+    given |= {"name": name, "answer": answer, "api": api, **fixed}
+    # Words that are drawn again for each probe show themselves.
+    return Form(**given, like=like and (given["true"] or source is _echo))
+
+
+def as_usual(rng: random.Random, says: Says) -> tuple[str, Behavior]:
+    return "as usual", lambda q, r: said(q, says(q, r))
+
+
+def _calls(rng: random.Random, says: Says) -> tuple[str, Behavior]:
+    def answer(question: Question, rng: random.Random) -> Answer:
+        call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": says(question, rng)}}
+        return said(question, "", message={"role": "assistant", "tool_calls": [call]})
+
+    return "calls nobody offered", answer
+
+
+def refuses(concerns: Callable[[Question], bool], status: int = 400) -> Behavior:
+    """Return a behavior that refuses some clients' requests, as with other options or keys."""
     document = orjson.dumps({"error": {"message": "no", "code": status}})
     refusal = Answer(status=status, parts=(document,))
 
     def answer(question: Question, rng: random.Random) -> Answer:
-        refuses = concerns(question) and not question.probe
-        return refusal if refuses else useful(question, rng)
+        is_refused = concerns(question) and not question.probe
+        return refusal if is_refused else useful(question, rng)
 
-    return Form(name=name, answer=answer)
-
-
-def _text(name: str, text: str, finish: str = "stop", errs: bool = False) -> Form:
-    return Form(name=name, errs=errs, answer=lambda q, _rng: said(q, text, finish=finish))
+    return answer
 
 
-def _compressed(question: Question, _rng: random.Random) -> Answer:
-    kind = SSE if question.stream else JSON
-    return Answer(kind=kind, encoding="gzip", parts=(gzip.compress(b"{}"),))
-
-
-CONCERNS: dict[str, Callable[[Question], bool]] = {
-    "refuses tools": lambda question: question.tools,
-    "refuses formats": lambda question: question.response_format,
-    "refuses 4 KB": lambda question: len(question.text) > 4096,
+REFUSED: dict[str, Callable[[Question], bool]] = {
+    "tools": lambda question: question.tools,
+    "formats": lambda question: question.response_format,
+    "4 KB": lambda question: len(question.text) > 4096,
 }
-"""The requests that some forms concern; others concern all."""
+"""Requests that one endpoint may refuse."""
 
-NAMED = {
-    form.name: form
-    for form in (
-        _text("end token", "<|endoftext|>"),
-        _text("error finish", "", "error", errs=True),
-        _text("one token", "!" * 200),
-        _text("fluent", FLUENT),
-        Form(name="some word", answer=lambda q, rng: said(q, rng.choice(WORDS))),
-        _only("400 to clients", lambda _question: True),
-        _only("401 to clients", lambda _question: True, status=401),
-        Form(
-            name="status 999", answer=lambda _q, _rng: Answer(status=999, parts=(b"{}",)), errs=True
-        ),
-        Form(name="gzip", answer=_compressed),
-        *(_only(name, concerns) for name, concerns in CONCERNS.items()),
-    )
+
+def _half(_rng: random.Random) -> tuple[str, Says, bool]:
+    def says(question: Question, rng: random.Random) -> str:
+        words = truth(question, rng).split()
+        return " ".join(words[: len(words) // 2])
+
+    return "half of the answer", says, False
+
+
+def words(_rng: random.Random) -> tuple[str, Says, bool]:
+    return "random words", lambda _q, rng: sentence(rng), True
+
+
+ROWS: tuple[tuple[str, float, dict[str, Any]], ...] = (
+    ("one text for all, probe true", 0.2, {"says": constant, "true": True}),
+    ("two alike", 0.2, {"says": pieces, "places": (0, 1)}),
+    ("two alike", 0.2, {"says": constant, "places": (1, 3)}),
+    ("two alike", 0.2, {"says": pieces, "places": (3, 4)}),
+    ("a bad rollout", 0.2, {"says": constant, "places": (0, 1, 2), "onset_s": 5.0}),
+    ("a bad rollout", 0.2, {"says": pieces, "places": (0, 2, 3, 4), "onset_s": 5.0}),
+    ("too few items, or others", 0.25, {"wrap": None, "api": "embeddings", "true": True}),
+    ("too few items, or others", 0.25, {"wrap": None, "api": "rerank", "true": True}),
+    ("what nobody reads", 0.25, {"api": "transcriptions", "true": True}),
+    ("plausible words, twice as fast", 0.35, {"says": words, "pace": 1 / 2}),
+    ("plausible words, 4 times", 0.35, {"says": words, "pace": 1 / 4}),
+    ("plausible words, 7 times", 0.35, {"says": words, "pace": 1 / 7}),
+    ("halves", 0.25, {"says": _half, "true": True, "pace": 1 / 4}),
+    ("calls that nobody offered", 0.2, {"says": words, "wrap": _calls, "true": True}),
+)
+"""The rows of the report: the largest share for each useless endpoint, and fields of the form."""
+USUAL = {
+    "wrap": as_usual,
+    "api": "chat",
+    "onset_s": 0.0,
+    "pace": 0.02,
+    "places": (0,),
+    "true": False,
 }
-"""Forms that were found, by name."""
+"""What the rows do not say."""
 
 
 # -- a fleet in virtual time ---------------------------------------------------------------------
@@ -470,6 +576,23 @@ def questions(rng: random.Random) -> Iterator[Question]:
         )
 
 
+def asked_of(api: str, rng: random.Random) -> Iterator[Question]:
+    """Return clients' requests of an API."""
+    if api == "chat":
+        return questions(rng)
+    path = {"rerank": "/rerank", "transcriptions": "/v1/audio/transcriptions"}.get(
+        api, f"/v1/{api}"
+    )
+    inputs = 4 if api in ("embeddings", "rerank") else 1
+    limit = 200 if api in ("messages", "completions") else None
+    return (
+        Question(
+            text=f"{number} {sentence(rng, 20, 100)}", path=path, inputs=inputs, max_tokens=limit
+        )
+        for number in count()
+    )
+
+
 @dataclass
 class Sent:
     """A request that was sent to an endpoint, and how it was answered."""
@@ -502,7 +625,7 @@ class Fleet:
     ) -> None:
         self.rng = rng = random.Random(seed)
         self.now = 0.0
-        self._shape, self._behave, self._rate_per_s = shape, behave, rate_per_s
+        self._shape, self.behave, self._rate_per_s = shape, [*behave], rate_per_s
         addresses = [f"10.0.0.{number + 1}:8000" for number in range(len(behave))]
         self._specs = [EndpointSpec(address=address, models=("m",)) for address in addresses]
         settings = Settings.model_validate(
@@ -542,6 +665,11 @@ class Fleet:
         of = [s for s in self.sent if since <= s.at < until and concerns(s.question)]
         return sum(s.endpoint == endpoint for s in of) / max(1, len(of))
 
+    def confirm(self, endpoint: int) -> None:
+        """Label an endpoint as fast."""
+        self._specs[endpoint] = replace(self._specs[endpoint], labels={FAST_LABEL: "true"})
+        self.picker.table.replace("bench", self._specs)
+
     def _later(self, seconds: float, event: Callable[[], None]) -> None:
         heapq.heappush(self._events, (self.now + seconds, next(self._order), event))
 
@@ -553,6 +681,8 @@ class Fleet:
     def _ask(self, question: Question) -> None:
         stream, body = Stream(self._processor.env), question.body
         headers = {":path": question.path, ":method": "POST", "content-type": JSON}
+        if question.api == "transcriptions":
+            headers["content-type"] = "multipart/form-data; boundary=x"
         if question.session:
             headers["x-laar-session"] = question.session
         if question.tenant:
@@ -569,7 +699,7 @@ class Fleet:
         assert isinstance(decision, Decision)
         stream.receive(Decided(decision, 1), self.now)
         endpoint = self._at[decision.address]
-        answer = self._behave[endpoint](question, self.rng)
+        answer = self.behave[endpoint](question, self.rng)
         self.sent.append(Sent(self.now, endpoint, question, answer.status))
         has_head = question.stream and answer.kind == SSE
         head_s = 0.2 * answer.seconds if has_head else answer.seconds
@@ -618,7 +748,7 @@ class Fleet:
             self.probes += 1
             spec = self.picker.table.spec(slot)
             question = Question(text="1", stream=True, max_tokens=8, probe=True)
-            answer = self._behave[self._at[spec.address]](question, self.rng)
+            answer = self.behave[self._at[spec.address]](question, self.rng)
             self._later(answer.seconds, partial(self._probed, slot, spec, answer))
         if self.now < self._until:
             self._later(PROBE_EVERY_S, self._probe)
@@ -649,38 +779,34 @@ class _Read:
 # -- the command ---------------------------------------------------------------------------------
 
 
-@dataclass
-class Result:
-    """The share that a form got of the requests it concerns, once laar had time to notice."""
-
-    form: Form
-    shape: str
-    share: float
-    late: float
-    health: str
-    probes: int
-
-    @property
-    def met(self) -> bool:
-        """Whether the share is at most chance, or at most 1 % for answers that say "error"."""
-        return self.share <= (ERRORS_AT_MOST if self.form.errs else CHANCE)
+def measure(form: Form, shape: str = "native", *, seed: int = 1, seconds: float = 16.0) -> float:
+    """Return the share that each of the useless endpoints gets from 10 s after the onset on."""
+    asked = asked_of(form.api, random.Random(seed))
+    fleet = Fleet([useful] * ENDPOINTS, shape=SHAPES[shape], seed=seed, asked=asked)
+    for place in form.places:
+        fleet.behave[place] = form.behavior(lambda: fleet.now)
+    fleet.run(form.onset_s + seconds)
+    since = form.onset_s + LEARNED_S
+    return sum(fleet.share(at, since=since) for at in form.places) / len(form.places)
 
 
-def measure(form: Form, shape: str, *, seconds: float = 25.0, seed: int = 1) -> Result:
-    """Run a fleet with one useless endpoint."""
-    fleet = Fleet([form.answer, *[useful] * (ENDPOINTS - 1)], shape=SHAPES[shape], seed=seed)
-    fleet.run(seconds)
-    concerns = CONCERNS.get(form.name, lambda _question: True)
-    picker = fleet.picker
-    slot = picker.table.slot("10.0.0.1:8000")
-    return Result(
-        form,
-        shape,
-        fleet.share(since=LEARNED_S, concerns=concerns),
-        fleet.share(since=60.0, concerns=concerns),
-        picker.health.state(slot, fleet.now),
-        fleet.probes,
-    )
+def honest(times: float, shape: str, *, confirmed: bool, seed: int = 1) -> float:
+    """Return the share of one of five that is faster than its siblings, after 30 s.
+
+    Its answers to probes differ from theirs; `confirmed` if the operator says that it is fast.
+    """
+
+    def quick(question: Question, rng: random.Random) -> Answer:
+        own = replace(question, text=f"{question.text} again") if question.probe else question
+        answer = useful(own, rng)
+        return replace(answer, seconds=answer.seconds / times)
+
+    fleet = Fleet([useful] * ENDPOINTS, shape=SHAPES[shape], seed=seed)
+    fleet.behave[2] = quick
+    if confirmed:
+        fleet.confirm(2)
+    fleet.run(40.0)
+    return fleet.share(2, since=30.0)
 
 
 def healthy(
@@ -694,60 +820,54 @@ def healthy(
     return fleet
 
 
-def figures(results: Sequence[Result]) -> Iterator[tuple[str, float, float]]:
-    """Yield the name of each target, the worst share, and the largest one that meets it."""
-    drawn = [result for result in results if result.form.name not in NAMED]
-    for name in ("one token", "fluent"):
-        of = [result for result in results if result.form.name == name]
-        yield f"{name}, after 10 s", max((r.share for r in of), default=0.0), CHANCE
-        yield f"{name}, after a minute", max((r.late for r in of), default=0.0), LATE_AT_MOST
-    for name, of, most in (
-        (f"{len(drawn)} drawn forms", drawn, CHANCE),
-        ("those that say error", [r for r in drawn if r.form.errs], ERRORS_AT_MOST),
-        ("named forms", [r for r in results if r.form.name in NAMED], CHANCE),
-    ):
-        yield name, max((r.share for r in of), default=0.0), most
+def rows(shape: str, seed: int) -> Iterator[tuple[str, float, float]]:
+    """Yield the name of each row of the report, the worst share, and the largest that meets it."""
+    rng = random.Random(seed)
+    for name, most, fixed in ROWS:
+        form = draw(rng, **{**USUAL, **fixed})
+        yield f"{name}: {form}", measure(form, shape, seed=seed), most
+    for name, concerns in REFUSED.items():
+        fleet = Fleet([refuses(concerns), *[useful] * 4], shape=SHAPES[shape], seed=seed)
+        fleet.run(25.0)
+        yield f"refuses {name}: of those", fleet.share(since=LEARNED_S, concerns=concerns), 0.11
+    for times in (2.0, 5.0, 20.0):
+        own, best = (honest(times, shape, confirmed=known, seed=seed) for known in (False, True))
+        yield f"honest, {times:.0f} times as fast: what it lacks", 1.0 - own / best, 0.1
+    for name in WORKLOADS:
+        fleet = healthy(name, shape, seconds=25.0, seed=seed)
+        far = max(abs(ENDPOINTS * fleet.share(at) - 1.0) for at in range(ENDPOINTS))
+        out = f"excluded {fleet.out / fleet.looks:.0%}, {fleet.read / len(fleet.sent):.0%} read"
+        yield f"all honest, {name} ({out}): furthest from fair", far, 0.1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the forms that missed their target, and the figures; exit with 3 if one missed."""
+    """Print the rows of the report, and the drawn forms above chance; exit with 3 if one missed."""
     parser = parser_for("useless", __doc__)
     parser.add_argument("--forms", type=int, default=200, help="forms to draw")
-    parser.add_argument("--named", type=names_of(list(NAMED)), default=",".join(NAMED))
+    parser.add_argument("--no-rows", action="store_true", help="only the drawn forms")
     parser.add_argument("--shapes", type=names_of(list(SHAPES)), default=",".join(SHAPES))
-    parser.add_argument("--seconds", type=positive, default=13.0, help="for each drawn form")
     parser.add_argument("--seed", type=whole, default=1)
     options = parser.parse_args(argv)
-    rng = random.Random(options.seed)
-    plan = [
-        (NAMED[name], shape, 75.0 if name in ("one token", "fluent") else 25.0)
-        for name in options.named
-        for shape in options.shapes
-    ]
-    shapes = cycle(options.shapes)
-    plan += [(draw(rng), next(shapes), options.seconds) for _ in range(options.forms)]
-    results = []
-    for number, (form, shape, seconds) in enumerate(plan, 1):
-        result = measure(form, shape, seconds=seconds, seed=options.seed)
-        results.append(result)
-        if not result.met or form.name in NAMED:
-            print(
-                f"{number:3}/{len(plan)} {'met   ' if result.met else 'MISSED'} {shape:8} "
-                f"{result.share:6.1%} {result.probes:3} probes {result.health:9} {form.name}",
-                flush=True,
-            )
-    for shape in options.shapes if options.named else ():
-        for name in WORKLOADS:
-            fleet = healthy(name, shape, seconds=25.0, seed=options.seed)
-            print(
-                f"healthy {shape:8} excluded {fleet.out / fleet.looks:6.1%} of the time, "
-                f"{fleet.probes:3} probes, {fleet.read / len(fleet.sent):4.0%} read: {name}",
-                flush=True,
-            )
     missed = False
-    for name, worst, most in figures(results):
-        missed |= worst > most
-        print(f"{'MISSED' if worst > most else 'met   '} {worst:6.1%} (at most {most:.0%}): {name}")
+    for shape in () if options.no_rows else options.shapes:
+        for name, value, most in rows(shape, options.seed):
+            missed |= value > most + 0.01
+            word = "met   " if value <= most + 0.01 else "MISSED"
+            print(f"{word} {value:4.2f} (at most {most:.2f}) {shape:8} {name}", flush=True)
+    rng, shapes = random.Random(options.seed), cycle(options.shapes)
+    told, like = [0.0], [0.0]
+    for _ in range(options.forms):
+        form, shape = draw(rng), next(shapes)
+        share = measure(form, shape, seed=options.seed)
+        (like if form.like else told).append(share)
+        if share > CHANCE + 0.02:
+            print(f"{share:4.2f} {shape:8} {form}", flush=True)
+    del told[0], like[0]
+    for name, shares in (("forms", told), ("forms like honest fast engines", like)):
+        if shares:
+            mean = sum(shares) / len(shares)
+            print(f"{len(shares)} {name}: worst {max(shares):.2f}, mean {mean:.3f}")
+    missed |= max(told, default=0.0) > WORST or sum(told) > MEAN * len(told)
     return MISSED if missed else 0
 
 

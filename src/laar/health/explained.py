@@ -18,12 +18,13 @@ from typing import NamedTuple
 
 from laar.latest import Latest
 
-_MEMORY = 16.0
-"""Effective number of answers compared: few, as an engine's answers may change at any time."""
+_MEMORY, _SIZES = 16.0, 48.0
+"""Effective number of answers compared: few, as an engine's answers may change at any time; and of
+their sizes, which scatter more."""
 _FEW, _THEIRS = 3.0, 2.0
 """Minimum number of an endpoint's answers, and of each sibling's."""
 _SHORTER = math.log(1.35)
-"""How much shorter answers may be on average, beyond one standard error, or two if earlier answers
+"""How much shorter answers may be on average, beyond one standard error, or 1.5 if earlier answers
 were not: a few long ones of a sibling must not refute an honest endpoint for minutes."""
 _MORE = 0.3
 """Share of answers that may repeat a text, or have another form than siblings', beyond theirs."""
@@ -81,7 +82,7 @@ class Answers:
             del forms[min(forms, key=forms.__getitem__)]
         self.forms = forms
         seen, mean, variance = self.sizes.get(shown.kind, (0.0, 0.0, 0.0))
-        seen = min(seen + 1.0, _MEMORY)
+        seen = min(seen + 1.0, _SIZES)
         far = math.log(max(shown.size, 1.0)) - mean
         variance = (1.0 - 1.0 / seen) * (variance + far * far / seen)
         self.sizes[shown.kind] = seen, mean + far / seen, variance
@@ -151,5 +152,5 @@ class Explained:
             if self.answers.total > _YOUNG:
                 self.answers.forget()
                 self._were_good = False
-        self._were_good = as_good(self.answers, siblings, 1.0 + self._were_good)
+        self._were_good = as_good(self.answers, siblings, 1.5 if self._were_good else 1.0)
         return self._were_good

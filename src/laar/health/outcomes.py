@@ -30,6 +30,8 @@ _REFUSALS_S = 30.0
 reverse, within which the one explains the other."""
 _MOST_REFUSALS = 1000.0
 _FOR_ONE_MODEL = frozenset((Kind.STATUS, Kind.ERROR, Kind.EVENT, Kind.RETRIED, Kind.DENIED))
+_FIRST_TEXTS = 4
+"""Texts of a new endpoint that say nothing of its dullness: the first can't repeat any."""
 _FLAWS = USELESS | {Kind.REJECTED}
 _IN_BODY = USELESS | {Kind.HANG, Kind.EVENT, Kind.CUT}
 """Kinds of failure that follow good headers."""
@@ -131,7 +133,8 @@ class Outcomes:
         if seems is not None and self._useless(attempt, seems, "", now, asked):
             return
         if seems is None:
-            endpoint.dull.note(now, happened=False)
+            if len(endpoint.said) > _FIRST_TEXTS:
+                endpoint.dull.note(now, happened=False)
             self._records.dull_clients.good(endpoint.slot, asked.clients, now)
             self._records.refusals.count(endpoint, asked, now, happened=False, read=True)
         self._records.clients.good(endpoint.slot, asked.clients, now)

@@ -18,7 +18,7 @@ enough to compare.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import islice
 from typing import Annotated
 
@@ -52,7 +52,8 @@ _KNOWN = 0.3  # minimum weight of an endpoint's answers, which fades, to compare
 _PROVEN = 10.0  # answers after which an endpoint's pace is known
 _TOGETHER = 4  # every fourth answer, of whichever model, updates its model's endpoints
 _MOST_CREDIT = 2.0  # requests that a quick endpoint may be behind its fair share
-_COMPARED = 12.0  # answers of each endpoint after which no more are asked for
+_COMPARED = 12.0  # answers of each endpoint after which no more are asked for, twice if believed
+_WAITS_ON = 16.0  # decisions for which one that is believed waits, and those beside it
 _FOLLOWS = 0.1  # how much of a change of the usual pace is taken over
 _MOST_MODELS = 3 * 1024
 
@@ -71,8 +72,9 @@ class FairShares(Plugin):
         paces over those."""
         self.held: set[int] = set()
         """Those of them whose paces nothing explains."""
-        self._missing: Sequence[int] = ()
-        """The slots whose answers are needed to explain the pace of a held one, or to refute it."""
+        self._missing: dict[int, float] = {}
+        """The slots whose answers are needed to explain the pace of a quick one, or to refute it,
+        and for how many decisions each waits."""
         self._credit: dict[int, float] = {}
         """Requests by which a quick slot is behind its fair share."""
         self._ends: dict[int, tuple[float, float, float]] = {}
@@ -100,8 +102,8 @@ class FairShares(Plugin):
         if is_text and self._missing and not is_special:
             table = self._core.table
             waited = table.decisions - table.chosen[slots]
-            turn = (waited >= WAITS_LITTLE) & (table.in_flight[slots] == 0.0)
-            turn &= np.isin(slots, self._missing)
+            waits = [self._missing.get(slot, math.inf) for slot in slots.tolist()]
+            turn = (waited >= waits) & (table.in_flight[slots] == 0.0)
             if np.count_nonzero(turn):
                 first: Mask = slots == slots[np.where(turn, waited, -1.0).argmax()]
                 return first
@@ -140,7 +142,7 @@ class FairShares(Plugin):
         self._ends[slot] = mean, seen, counted + bool(tokens)
         self._answers += 1
         model_id = self._core.table.model_id.item(slot)
-        together = 1 if self._missing else _TOGETHER
+        together = 1 if self.held and self._missing else _TOGETHER
         if self._answers >= together and model_id >= 0:  # else it is leaving
             self._answers = 0
             self._look(model_id, now)
@@ -148,6 +150,7 @@ class FairShares(Plugin):
     def leave(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed."""
         self._ends.pop(slot, None)
+        self._missing.pop(slot, None)
         self.held.discard(slot)
         self._forget(slot)
 
@@ -202,11 +205,11 @@ class FairShares(Plugin):
             else:
                 self._forget(slot)
         self.held.difference_update(slots)
-        missing: list[int] = []
+        for slot in slots:
+            self._missing.pop(slot, None)
         for slot in slots:
             if slot in self.quick and not self._is_confirmed(slot):
-                missing += self._explain(slot, now)
-        self._missing = [*(s for s in self._missing if s not in slots), *missing]
+                self._explain(slot, now)
         if was_idle == bool(self.quick):
             core.candidates.forget()
         self._bound()
@@ -247,23 +250,27 @@ class FairShares(Plugin):
             self._usual[of] = float(now)
         return np.where(known, logs - now, 0.0)
 
-    def _explain(self, slot: int, now: float) -> list[int]:
-        """Hold a quick slot unless answers explain its pace; return whose answers are missing."""
+    def _explain(self, slot: int, now: float) -> None:
+        """Hold a quick slot unless answers explain its pace, and note whose answers are missing."""
         health = self._core.health
         known = health.records.endpoints.get(slot)
         if known is None or not health.settings.enabled:
-            return []
+            return
         calm = [e for e in known.others() if e.slot not in self.quick and not e.breaker.is_out]
         for endpoint in (known, *calm):
             endpoint.to_read = max(endpoint.to_read, 1)
         answers = [endpoint.explained.answers for endpoint in calm]
         repeats = health.questions.repeats(known, calm, now)
+        most, waits = _COMPARED, WAITS_LITTLE
         if known.explained.by_answers(self.quick[slot], answers, now) and repeats:
-            return []
-        self.held.add(slot)
+            most, waits = 2.0 * most, _WAITS_ON
+        else:
+            self.held.add(slot)
         calm.sort(key=_seen, reverse=True)
         compared = (known, *calm[: (len(calm) + 1) // 2])
-        return [each.slot for each in compared if _seen(each) < _COMPARED]
+        if any(map(_seen, compared)):  # else there are no texts
+            missing = (each.slot for each in compared if _seen(each) < most)
+            self._missing |= dict.fromkeys(missing, waits)
 
     def _is_confirmed(self, slot: int) -> bool:
         """Return whether the operator confirms that an endpoint is faster than its siblings."""
@@ -272,4 +279,4 @@ class FairShares(Plugin):
 
 
 def _seen(endpoint: Endpoint) -> float:
-    return endpoint.explained.answers.seen
+    return sum(seen for seen, _, _ in endpoint.explained.answers.sizes.values())

@@ -268,8 +268,6 @@ class Engines:
             self._report(slot, model, Sample(True, features, first_s / pace, first_s, noise))
         seen = ttft_s is not None and not math.isnan(began.first_at)
         took = latency_s - (pace * guess + began.rtt_s if ttft_s is None else ttft_s)
-        if took <= 0.0:
-            return
         span_s = now - began.first_at if seen else latency_s
         beside_s = traffic.flight_s.item(slot) - began.flight_s
         others = max(0.0, beside_s / max(span_s, 1e-6) - 1.0)
@@ -278,7 +276,11 @@ class Engines:
         longer = self.length(began.mode) if began.mode else 1.0
         if answer_tokens and began.mode:
             answer_tokens = max(round(answer_tokens / longer), 1)
-        self.on_ended(slot, took / longer / (1.0 + d1 / d0 * others), answer_tokens, now)
+        # However early it ends, it says something of an endpoint that is much faster than expected.
+        ends_s = max(took, 0.1 * latency_s) / longer / (1.0 + d1 / d0 * others)
+        self.on_ended(slot, ends_s, answer_tokens, now)
+        if took <= 0.0:
+            return
         if seen:  # prompts prefilled meanwhile delayed the answer
             waited = model.constants().cw * self.paces.first.item(slot)
             took = max(took - waited * (traffic.done_s.item(slot) - began.done_s), 0.1 * took)
