@@ -261,8 +261,8 @@ _KNOWN = """
 ## What is read, guessed, and run
 
 What is not read is guessed: caches have room, and hold what laar sent as far as the usage of
-answers confirms it; refused connections are restarts, a 429 is a full queue, adapters are loaded where they
-were used lately. Ranks, KV events and sleep are then not used.
+answers confirms it; refused connections are restarts, a 429 is a full queue, adapters are loaded
+where they were used lately. Ranks, KV events and sleep are then not used.
 
 | engine | read besides | guessed | run by the tests as |
 | --- | --- | --- | --- |
