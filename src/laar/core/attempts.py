@@ -67,11 +67,9 @@ class Attempts:
             timed=timed,
             name="" if name in decision.settings.aliases else name,  # alias: the main model
             tenant=decision.request.tenant,
+            digest=decision.request.digest,
+            repeated_at=decision.fallbacks[:1],
         )
-        if decision.request.digest:
-            attempt.digest, attempt.repeated_at = decision.request.digest, decision.fallbacks[:1]
-            if not health.seen.get(attempt.digest, (0, 0, 0, False))[3]:
-                health.unanswered.setdefault(attempt.digest, attempt)
         marks = marks_of(decision.request) if health.refused else 0
         flight.read = health.wants_read(attempt, now, marks)
         if health.suspects.culprits:

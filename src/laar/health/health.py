@@ -107,6 +107,8 @@ class Health:
         timed: bool = True,
         name: str = "",
         tenant: str = "",
+        digest: int = 0,
+        repeated_at: tuple[str, ...] = (),
     ) -> Attempt:
         """Begin an attempt: a request for `name` (empty means `model`) is being sent to a slot."""
         endpoint = self._endpoints.get(slot)
@@ -117,6 +119,10 @@ class Health:
             endpoint, stream, now, predicted_s, tokens, rtt_s, ahead, timed, name, tenant
         )
         endpoint.attempts[attempt] = None
+        if digest:
+            attempt.digest, attempt.repeated_at = digest, repeated_at
+            if not self.seen.get(digest, (0, 0, 0, False))[3]:
+                self.unanswered.setdefault(digest, attempt)
         if trial:
             endpoint.breaker.begin_trial(attempt)
             self.records.version += 1
