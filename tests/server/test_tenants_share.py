@@ -1,0 +1,117 @@
+"""What a greedy tenant does, of any kind, takes nothing of what another keeps within its share.
+
+Nothing lists the tables: they are found by a walk through the picker's objects, and made small.
+"""
+
+import inspect
+import random
+from collections import deque
+
+import pytest
+from bench.bench_useless import SHAPES, Answer, Fleet, Question, sentence, useful
+
+from laar.latest import Latest
+from laar.plugins.stored import StoredObjects
+
+pytestmark = pytest.mark.long
+
+BY_NATURE = {
+    "Endpoint.said": "the latest answers that were read, whoever asked",
+    "Answers._said": "the same",
+}
+"""Tables in which the latest push the others out, and why."""
+
+
+def tables(root):
+    """Return the tables of limited size below an object, by class and attribute."""
+    found, seen, todo = {}, set(), deque([(root, "", "")])
+    while todo:
+        thing, owner, name = todo.popleft()
+        if id(thing) in seen or inspect.isroutine(thing) or inspect.isclass(thing):
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, Latest):
+            found.setdefault(f"{owner}.{name}", []).append(thing)
+        if isinstance(thing, dict | list | tuple | set | frozenset | deque):
+            items = list(thing.values()) if isinstance(thing, dict) else list(thing)
+            todo += [(item, owner, name) for item in items]
+        elif (of := type(thing)).__module__.startswith("laar."):
+            slots = [each for base in of.__mro__ for each in base.__dict__.get("__slots__", ())]
+            for each in {*slots, *getattr(thing, "__dict__", ())}:
+                todo.append((getattr(thing, each, None), of.__name__, each))
+    return found
+
+
+class Tenants:
+    """Requests of a modest tenant, then of a greedy one, with drawn habits."""
+
+    def __init__(self, rng):
+        self.rng = rng
+        self.tenant = "modest"
+        self.texts = []
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        rng, greedy = self.rng, self.tenant == "greedy"
+        number = rng.getrandbits(40)
+        text = f"{number} " + sentence(rng, 20, 600)
+        if self.texts and rng.random() < 0.5:
+            text = rng.choice(self.texts) + text
+        self.texts = [*self.texts[-9:], text]
+        own = {"user": f"user {number if greedy else number % 3}"}
+        own["metadata"] = {rng.choice("abc"): f"{number if greedy else number % 3}"}
+        if rng.random() < 0.4:
+            own[f"odd_{number if greedy else number % 2}"] = True
+        return Question(
+            text=text,
+            stream=rng.random() < 0.5,
+            tenant=self.tenant,
+            session=f"session {number if greedy else number % 4}" if rng.random() < 0.5 else "",
+            options=tuple(own.items()),
+        )
+
+
+class Served(Fleet):
+    """A fleet whose clients also store answers and report outcomes."""
+
+    def _end(self, stream, *, reads):
+        decision, picker, roll = stream.decision, self.picker, self.rng.random()
+        super()._end(stream, reads=reads)
+        if roll < 0.4:
+            picker.director.plugins.get(StoredObjects).keeps(decision, f"resp_{decision.id}")
+        if roll > 0.3:
+            picker.learning.reports.report(decision.id, roll > 0.5, self.now)
+
+
+def fails(question, rng):
+    """Answer as an engine that mostly refuses requests with odd members, or fails at them."""
+    odd = any(name.startswith("odd") for name, _ in question.options)
+    if odd and rng.random() < 0.7:
+        return Answer(status=rng.choice((400, 413, 500, 503)), parts=(b"{}",))
+    return useful(question, rng)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_greedy_tenant_pushes_nothing_of_anothers_out(seed):
+    rng = random.Random(seed)
+    asked, shape = Tenants(rng), rng.choice(list(SHAPES.values()))
+    fleet = Served([fails] * 3, shape=shape, seed=seed, asked=asked, rate_per_s=20.0)
+    fleet.run(6.0)
+    known = {name: [(each, list(each)) for each in of] for name, of in tables(fleet.picker).items()}
+    for table, keys in (each for of in known.values() for each in of):
+        table._most = max(2 * len(keys), 4)
+    asked.tenant = "greedy"
+    fleet.run(15.0)
+    filled = [name for name, of in known.items() if any(len(t) >= t._most for t, _ in of)]
+    assert len(filled) >= 8
+    lost = {
+        name: gone
+        for name, of in known.items()
+        for table, keys in of
+        if (gone := [key for key in keys if key not in table]) and len(table) >= table._most
+    }
+    assert lost.keys() <= BY_NATURE.keys()
+    states = [fleet.picker.health.state(slot, fleet.now) for slot in range(3)]
+    assert "failing" not in states
