@@ -34,47 +34,35 @@ _LEARN_EVERY_S = 0.01
 _LOOKS = 4  # refusals that a request is compared with
 
 
-class _Request(NamedTuple):
-    """A request that was answered."""
-
-    at: float
-    marks: int
-    tenant: str
-
-
-class _Kind:
+class _Kind(NamedTuple):
     """Requests that have some marks and lack others."""
 
-    __slots__ = ("has", "lacks", "pause_s", "until")
+    has: int
+    lacks: int = 0
 
-    def __init__(self, has: int, lacks: int) -> None:
-        self.has, self.lacks = has, lacks
-        self.until = self.pause_s = 0.0
-
-    def __contains__(self, marks: int) -> bool:
+    def covers(self, marks: int) -> bool:
+        """Return whether a request with these marks is one."""
         return marks & self.has == self.has and not marks & self.lacks
-
-    def pause(self, now: float) -> None:
-        """Send no such request to the endpoint for a while."""
-        self.pause_s = min(max(_PAUSE_S, 2.0 * self.pause_s), _LONGEST_PAUSE_S)
-        self.until = now + self.pause_s
 
 
 class _Seen:
-    """The latest requests to an endpoint, and the kinds among them that it refuses."""
+    """The latest requests to an endpoint (time, marks, tenant), and the kinds that it refuses."""
 
     def __init__(self) -> None:
         self.good, self.bad = (
-            Shared[int, _Request](most, lambda _, request: request.tenant)
+            Shared[int, tuple[float, int, str]](most, lambda _, request: request[2])
             for most in (_MOST_GOOD, _MOST_BAD)
         )
-        self.kinds: list[_Kind] = []
+        self.kinds = Shared[_Kind, tuple[float, float, str]](
+            _MOST_KINDS, lambda _, paused: paused[2]
+        )
+        """Until when the endpoint gets none of a kind, for how many seconds, and who was refused."""
 
     def counts(self, kind: _Kind) -> tuple[int, int]:
         """Return how many requests of a kind were refused, and accepted since the first was."""
-        bad = [at for at, marks, _ in self.bad.values() if marks in kind]
+        bad = [at for at, marks, _ in self.bad.values() if kind.covers(marks)]
         since = bad[0] if bad else 0.0
-        return len(bad), sum(marks in kind and at >= since for at, marks, _ in self.good.values())
+        return len(bad), sum(at >= since and kind.covers(m) for at, m, _ in self.good.values())
 
     def generalized(self, marks: int) -> _Kind:
         """Return the widest kind, of which the request with these marks is one, that is refused."""
@@ -82,24 +70,25 @@ class _Seen:
         for _, good, _ in self.good.values():
             once, twice, often = once | good, twice | once & good, often | twice & good
         kind = _Kind(marks, often & ~marks)
-        by_likeness = sorted(
-            (request.marks for request in self.bad.values()),
-            key=lambda other: (marks & other).bit_count(),
-            reverse=True,
-        )
-        wider = (_Kind(kind.has & other, kind.lacks & ~other) for other in by_likeness)
-        own = likelihood(*self.counts(kind))
-        for each in wider:
-            if (found := likelihood(*self.counts(each))) >= own:
-                kind, own = each, found
-        without = _Kind(kind.has, 0)
-        return without if likelihood(*self.counts(without)) >= own else kind
+        refused = [other for _, other, _ in self.bad.values()]
+        for other in sorted(refused, key=lambda other: -(marks & other).bit_count()):
+            wider = _Kind(kind.has & other, kind.lacks & ~other)
+            if likelihood(*self.counts(wider)) >= likelihood(*self.counts(kind)):
+                kind = wider
+        wider = _Kind(kind.has)
+        return wider if likelihood(*self.counts(wider)) >= likelihood(*self.counts(kind)) else kind
+
+    def pause(self, kind: _Kind, now: float, tenant: str) -> float:
+        """Let the endpoint get none of a kind for a while; return until when."""
+        pause_s = min(max(_PAUSE_S, 2.0 * self.kinds.get(kind, (0.0, 0.0))[1]), _LONGEST_PAUSE_S)
+        self.kinds[kind] = now + pause_s, pause_s, tenant
+        return now + pause_s
 
     def forget(self, now: float) -> None:
         """Forget what is too old to matter."""
         for table in (self.good, self.bad):
-            while table and next(iter(table.values())).at < now - _REMEMBERED_S:
-                del table[next(iter(table))]
+            while table and table[first := next(iter(table))][0] < now - _REMEMBERED_S:
+                del table[first]
 
 
 class Refusals:
@@ -139,22 +128,19 @@ class Refusals:
         seen.forget(now)
         if not marks:  # nothing was refused yet when it was read
             return
-        (seen.bad if happened else seen.good)[next(self._numbers)] = _Request(
-            now, marks, asked.tenant
-        )
-        known = [kind for kind in seen.kinds if marks in kind]
-        for kind in known:
-            if not happened and not self._stands_out(endpoint, read, kind):
-                seen.kinds.remove(kind)
-            elif happened and kind.until <= now:
-                kind.pause(now)
-                self._until = max(self._until, kind.until + _REMEMBERED_S)
-        if happened and not known and now - self._learned_at >= _LEARN_EVERY_S:
+        (seen.bad if happened else seen.good)[next(self._numbers)] = now, marks, asked.tenant
+        known = [kind for kind in seen.kinds if kind.covers(marks)]
+        if not happened:
+            for kind in known:
+                if not self._stands_out(endpoint, read, kind):
+                    del seen.kinds[kind]
+        elif not known and now - self._learned_at >= _LEARN_EVERY_S:
             self._learned_at = now
             kind = seen.generalized(marks)
-            if self._stands_out(endpoint, read, kind):
-                kind.pause(now)
-                seen.kinds = [*seen.kinds[1 - _MOST_KINDS :], kind]
+            known = [kind] if self._stands_out(endpoint, read, kind) else []
+        for kind in known if happened else ():
+            if seen.kinds.get(kind, (now,))[0] <= now:
+                self._until = max(self._until, seen.pause(kind, now, asked.tenant) + _REMEMBERED_S)
 
     def _stands_out(self, endpoint: Endpoint, read: bool, kind: _Kind) -> bool:
         """Return whether an endpoint refuses a kind of request that its siblings accept."""
@@ -167,15 +153,15 @@ class Refusals:
         return {
             endpoint.slot
             for (endpoint, _), seen in self.seen.items()
-            for kind in seen.kinds
-            if kind.until > now and marks in kind and endpoint.model in models
+            for kind, (until, *_) in seen.kinds.items()
+            if until > now and kind.covers(marks) and endpoint.model in models
         }
 
     def explains(self, endpoint: Endpoint, marks: int) -> bool:
         """Return whether a useless answer is of a kind, and its endpoint answers others well."""
         seen = self.seen.get((endpoint, True))
         return seen is not None and any(
-            marks in kind and any(good not in kind for _, good, _ in seen.good.values())
+            kind.covers(marks) and not all(kind.covers(good) for _, good, _ in seen.good.values())
             for kind in seen.kinds
         )
 
