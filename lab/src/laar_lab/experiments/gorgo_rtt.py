@@ -56,9 +56,11 @@ def _fleet(policy: Policy, seed: int) -> VirtualFleet:
     )
 
 
-def _sent_to(fleet: VirtualFleet, number: int, prompt: Prompt) -> str:
-    """Send a prompt to an idle fleet and return the endpoint that was chosen."""
-    exchange = fleet.send(request_of(number, Arrival(at_s=0.0, prompt=prompt)), prompt, _ignored)
+def _sent_to(fleet: VirtualFleet, number: int, prompt: Prompt, only: str = "") -> str:
+    """Send a prompt to an idle fleet, or to one endpoint; return the endpoint that was chosen."""
+    request = request_of(number, Arrival(at_s=0.0, prompt=prompt))
+    request.subset = frozenset({only}) if only else None
+    exchange = fleet.send(request, prompt, _ignored)
     assert exchange is not None  # without flow control nothing is held
     fleet.clock.run()
     return exchange.decision.address
@@ -85,13 +87,16 @@ def _rightly(policy: Policy, seed: int) -> float:
     """Return the share of `_SHARES` with which the picker rightly uses, or leaves, a distant cache.
 
     Either choice is right if the two differ by less than the picker's margin for near-ties. Some
-    prompts are sent first, so that the picker learns its engines' prefill times, which have no
-    quadratic term.
+    prompts are sent to each endpoint first, so that the picker knows its prefill times, which have
+    no quadratic term, and has nothing to try.
     """
     fleet, rng = _fleet(policy, seed), random.Random(seed)
+    sites = sites_of(_PROFILE)
     for number in range(2, 2 + _LEARNED):
-        tokens = rng.randint(1000, _TOKENS)
-        _sent_to(fleet, number, Prompt(prompt_tokens=tokens, output_tokens=1, blocks=array("Q")))
+        prompt = Prompt(
+            prompt_tokens=rng.randint(1000, _TOKENS), output_tokens=1, blocks=array("Q")
+        )
+        _sent_to(fleet, number, prompt, only=sites[number % len(sites)].name)
     now = fleet.clock.now + _QUIET_S
     table, director = fleet.director.table, fleet.director
     for slot in table.active.tolist():  # probes continue
@@ -101,14 +106,15 @@ def _rightly(policy: Policy, seed: int) -> float:
     blocks = spread(1, _TOKENS // 16)
     prompt = Prompt(prompt_tokens=_TOKENS, output_tokens=1, blocks=blocks)
     request = request_of(1, Arrival(at_s=0.0, prompt=prompt))
-    size, links = request.body_bytes, {site.name: site.link for site in sites_of(_PROFILE)}
+    size, links = request.body_bytes, {site.name: site.link for site in sites}
     right = 0
     for share in _SHARES:  # ascending, as each adds to what is cached
         if cached := int(share * _TOKENS) // 16:
             prefixes.upcoming = Prompt(
                 prompt_tokens=cached * 16, output_tokens=1, blocks=blocks[:cached]
             )
-            prefixes.insert(table.slot(_FAR), prefixes.chain(request), now)
+            receipt = prefixes.insert(table.slot(_FAR), prefixes.chain(request), now)
+            prefixes.settle(receipt, None)
         prefixes.upcoming = prompt
         decision = director.choose(request, now)
         view = decision.view
