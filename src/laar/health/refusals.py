@@ -56,7 +56,7 @@ class _Seen:
         self.kinds = Shared[_Kind, tuple[float, float, str]](
             _MOST_KINDS, lambda _, paused: paused[2]
         )
-        """Until when the endpoint gets none of a kind, for how many seconds, and who was refused."""
+        """Until when the endpoint gets none of a kind, the pause in seconds, who was refused."""
 
     def counts(self, kind: _Kind) -> tuple[int, int]:
         """Return how many requests of a kind were refused, and accepted since the first was."""
