@@ -242,12 +242,12 @@ class FairShares(Plugin):
         if not len(values):
             return np.zeros(len(logs))
         before = self._usual.get(of, math.nan)
-        as_before = values[np.abs(values - before) < _IMPLAUSIBLE]  # none if nothing is known
-        now = (as_before if len(as_before) else values)[(len(as_before) or len(values)) // 2]
-        if len(as_before):
-            self._usual[of] = before + _FOLLOWS * float(now - before)
-        elif 2 * len(values) > len(logs):
-            self._usual[of] = float(now)
+        ours = values[values > before - _IMPLAUSIBLE]  # none if nothing is known
+        now = float(ours[len(ours) // 2]) if len(ours) else math.inf
+        if (now > before + _IMPLAUSIBLE and 2 * len(ours) <= len(values)) or not len(ours):
+            before = now = float(values[len(values) // 2])  # nobody is as before
+        if 2 * len(values) > len(logs):
+            self._usual[of] = before + _FOLLOWS * (now - before)
         return np.where(known, logs - now, 0.0)
 
     def _explain(self, slot: int, now: float) -> None:
