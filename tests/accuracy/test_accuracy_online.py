@@ -137,13 +137,6 @@ def test_a_restart_does_not_reset_the_hourly_cap() -> None:
     assert not again.observe("a", QA, False, 0.0)
 
 
-def test_the_counts_that_an_earlier_version_kept_for_each_reporter_add_up() -> None:
-    online = OnlineOutcomes()
-    saved = [["a", *QA, right, 10.0, 0.0, None, name] for right, name in ((2.0, ""), (6.0, "x"))]
-    assert online.restore({"schema": 1, "features_schema": 1, "cells": saved}, 0.0) == 1
-    assert mean_of(online, 0.5, 0.0) == pytest.approx((25 + 8) / (50 + 20))
-
-
 json_values = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(max_size=5), inner),

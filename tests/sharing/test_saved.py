@@ -44,7 +44,7 @@ NOT_SAVED = {
     "_Cache.by_age _Cache.changes _Use.claim _Use.stamp _Use.witness",
     "at most seven samples, and a prior that samples outweigh": "Line._pending Line._expected",
     "the fleet's mean, which fewer answers change": "Density._all",
-    "when the reports faded last, and whose they were": "Cell.at_s Cell.tenant Cell.levels",
+    "when the reports faded last, and whose they were": "Cell.at_s Cell.levels",
     "evicted ends of prompts": "_Use.whole _Segment.hashes _Segment.holders Segments.by_first",
     "a metric": "PrefixIndex.forgotten_blocks",
 }

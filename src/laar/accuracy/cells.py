@@ -1,7 +1,6 @@
 """Cells of reported outcomes, and their serialization in a saved state.
 
-A saved cell is a list of the fields of `Saved`, of which the last may be missing. Laar 0.2 saved a
-list for each reporter, with its name at the end; their counts add up.
+A saved cell is a list of the fields of `Saved`, of which the last may be missing.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Cell:
 
     Args:
         at_s: when the counts and the level were last updated.
-        tenant: tenant of the outcome that created it; None if restored.
+        tenant: tenant of the outcome that created it.
         correct: decaying count; an offset can move it slightly below 0 or above `outcomes`.
         outcomes: decaying count.
         levels: level of the leaky bucket that limits reports, by tenant.
@@ -36,7 +35,7 @@ class Cell:
     """
 
     at_s: float
-    tenant: str | None = None
+    tenant: str = ""
     correct: float = 0.0
     outcomes: float = 0.0
     levels: dict[str, float] = field(default_factory=dict)
@@ -67,9 +66,6 @@ class Saved(NamedTuple):
         return learned(Features(self.language, self.bucket, self.task))
 
 
-_FIELDS = len(Saved._fields)
-
-
 def learned(features: Features) -> Features:
     """Return the features of the cell in which outcomes with these features are counted."""
     if features.bucket >= MIN_LEARNED_BUCKET_TOKENS:
@@ -80,7 +76,7 @@ def learned(features: Features) -> Features:
 def read_saved(entry: object) -> Saved | None:
     """Read one list of a saved state; return None if it is invalid."""
     try:
-        read = msgspec.convert(entry[:_FIELDS] if isinstance(entry, list) else entry, Saved)
+        read = msgspec.convert(entry, Saved)
     except (msgspec.ValidationError, RecursionError):
         return None
     return read if -read.outcomes <= read.correct <= 2 * read.outcomes else None

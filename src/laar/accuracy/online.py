@@ -40,9 +40,6 @@ MAX_CELLS = 20_000
 """Maximum number of cells (6 MB): 400 each for 50 models. Clients may name any task, so of the
 tenant with most, the cell that was reported least recently is dropped."""
 
-MAX_SAVED = 60_000
-"""Maximum number of entries read from a saved state; laar 0.2 wrote several for a cell."""
-
 KAPPA = 50.0
 """Minimum weight of a fitted prior, in outcomes; even a thin cell's prior draws on other cells."""
 _MOST_KAPPAS = 4.0
@@ -272,26 +269,18 @@ class OnlineOutcomes:
         self.repeats.restore(state.get("repeats"))
         cells = state.get("cells")
         same_prior = state.get("prior_id") == self.capability.digest
-        found = _cells()
-        saved_at_s = now - max(away_s, 0.0)
-        for entry in cells[:MAX_SAVED] if isinstance(cells, list) else ():
-            read = read_saved(entry)
-            if read is not None:
-                self.cells.pop((read.model, read.features), None)
-            if read is None or len(self.cells) + len(found) >= MAX_CELLS:
+        found = {}
+        for entry in cells[:MAX_CELLS] if isinstance(cells, list) else ():
+            if (read := read_saved(entry)) is None:
                 self.refused += 1
                 continue
-            key = read.model, read.features
-            cell = found[key] = found.get(key) or Cell(saved_at_s)
+            cell = Cell(now - max(away_s, 0.0), "", read.correct, read.outcomes, {"": read.level})
             cell.prior = read.prior if same_prior else None
-            cell.correct += read.correct
-            cell.outcomes += read.outcomes
-            cell.levels[""] = cell.levels.get("", 0.0) + read.level
-        for key, cell in found.items():
-            self.cells[key] = cell
+            found[read.model, read.features] = self.cells[read.model, read.features] = cell
         self._add_up()
         for key, cell in found.items():
             self._judge(*key, cell)
+        self._make_room()
         return len(found)
 
     def new_prior(self, capability: CapabilityModel) -> None:
