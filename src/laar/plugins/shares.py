@@ -10,6 +10,9 @@ The usual pace is that of the endpoints which are no faster than their model was
 endpoints of a model turn useless alike, the others judge them. Without such a past, or if all have
 changed, it is the median.
 
+Where answers are not texts, an endpoint that ends at once could get all requests before its
+siblings have answered any. So those get some, until half of them have shown what is usual.
+
 What explains a pace is answers, and an endpoint beside a cheaper one may get no requests. So those
 whose answers are missing, held or beside a held one, get a request now and then, until there are
 enough to compare.
@@ -75,6 +78,8 @@ class FairShares(Plugin):
         self._missing: dict[int, float] = {}
         """The slots whose answers are needed to explain the pace of a quick one, or to refute it,
         and for how many decisions each waits."""
+        self._unheard: set[int] = set()
+        """The slots with too few answers to say what is usual, while others have many."""
         self._credit: dict[int, float] = {}
         """Requests by which a quick slot is behind its fair share."""
         self._ends: dict[int, tuple[float, float, float]] = {}
@@ -93,16 +98,17 @@ class FairShares(Plugin):
 
     def filter(self, group: Group, able: Slots, answering: Answering, now: float) -> Part | None:
         """Take part while an endpoint is quick."""
-        return Part() if self.quick else None
+        return Part() if self.quick or self._unheard else None
 
     def keep(self, request: Request, part: Part, slots: Slots, now: float) -> Mask | None:
         """Prefer an endpoint whose answers are missing, or those that have not had their share."""
         is_text = request.api in TEXTS
         is_special = request.tried or request.objective or request.ttft_objective_s is not None
-        if is_text and self._missing and not is_special:
+        missing = self._missing if is_text else dict.fromkeys(self._unheard, WAITS_LITTLE)
+        if missing and not is_special:
             table = self._core.table
             waited = table.decisions - table.chosen[slots]
-            waits = [self._missing.get(slot, math.inf) for slot in slots.tolist()]
+            waits = [missing.get(slot, math.inf) for slot in slots.tolist()]
             turn = (waited >= waits) & (table.in_flight[slots] == 0.0)
             if np.count_nonzero(turn):
                 first: Mask = slots == slots[np.where(turn, waited, -1.0).argmax()]
@@ -152,6 +158,7 @@ class FairShares(Plugin):
         self._ends.pop(slot, None)
         self._missing.pop(slot, None)
         self.held.discard(slot)
+        self._unheard.discard(slot)
         self._forget(slot)
 
     def save(self) -> object:
@@ -193,7 +200,7 @@ class FairShares(Plugin):
 
     def _look(self, model_id: int, now: float) -> None:
         """Find the quick and the held endpoints of a model."""
-        core, was_idle = self._core, not self.quick
+        core, was_idle = self._core, not (self.quick or self._unheard)
         active = core.table.active
         same = active[core.table.model_id[active] == model_id]
         slots = same.tolist()
@@ -210,7 +217,12 @@ class FairShares(Plugin):
         for slot in slots:
             if slot in self.quick and not self._is_confirmed(slot):
                 self._explain(slot, now)
-        if was_idle == bool(self.quick):
+        answers = [self._ends.get(slot, (0.0, 0.0))[1] for slot in slots]
+        unheard = {slot for slot, seen in zip(slots, answers, strict=True) if seen < _FEW}
+        self._unheard.difference_update(slots)
+        if 2 * len(unheard) >= len(slots) and max(answers) >= _PROVEN:
+            self._unheard |= unheard
+        if was_idle == bool(self.quick or self._unheard):
             core.candidates.forget()
         self._bound()
 
