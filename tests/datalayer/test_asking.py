@@ -1,6 +1,7 @@
 """A tiny request to an endpoint, as the doctor and the breaker send it."""
 
 import asyncio
+import gzip
 import time
 from email.utils import formatdate
 
@@ -45,6 +46,13 @@ def says(body, status=200, **headers):
     ("handler", "verdict"),
     [
         (says(b'data: {"choices":[{"delta":{"content":"1"}}]}\n\ndata: [DONE]\n\n'), GOOD),
+        (
+            says(
+                gzip.compress(b'data: {"choices":[{"delta":{"content":"1"}}]}\n\ndata: [DONE]\n\n'),
+                **{"content-encoding": "gzip"},
+            ),
+            GOOD,
+        ),
         (says(b'data: {"error": {"message": "dead", "code": 500}}\n\n'), Kind.EVENT),
         (
             says(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import time
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -94,6 +96,9 @@ ANSWERS: dict[str, tuple[list[bytes | None], object]] = {
         [OK.replace(b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n")],
         (200, b"ok"),
     ),
+    "gzip": (chunked(gzip.compress(b"ok")), (200, b"ok")),
+    "deflate": (chunked(zlib.compress(b"ok")), (200, b"ok")),
+    "a bomb": (chunked(gzip.compress(bytes(64 << 20))), (200, LONG)),
     "moved": (
         [b"HTTP/1.1 302 Found\r\nlocation: /other\r\ncontent-length: 0\r\n\r\n"],
         (302, b""),

@@ -120,10 +120,10 @@ async def read_answer(answer: aiohttp.ClientResponse, spec: EndpointSpec) -> Rep
         and all(flaw_of_type(given, Api.CHAT, stream=stream) for stream in (True, False))
     ):
         found = Reply(status=answer.status, found=Kind.TYPE, detail=given or "a redirect")
-    is_readable = answer.status == 200 and not answer.headers.get("content-encoding")
     reader = AnswerReader(
         events=given == "text/event-stream" if given else None,
-        api=Api.CHAT if is_readable else Api.OPAQUE,
+        api=Api.CHAT if answer.status == 200 else Api.OPAQUE,
+        compressed=answer.headers.get("content-encoding", "identity") != "identity",
     )
     while found is None and len(text) < _MAX_BYTES:
         chunk = await answer.content.readany()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import ssl
+import zlib
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -105,10 +106,17 @@ _TRACE.on_request_headers_sent.append(_headers_sent)
 
 
 async def read_capped(content: aiohttp.StreamReader, max_bytes: int) -> bytes:
-    """Return a body, up to slightly over `max_bytes`; leave the remainder unread."""
+    """Return a body, up to slightly over `max_bytes`; leave the remainder unread.
+
+    Some servers compress what nobody asked them to, which shows in the first bytes.
+    """
     chunks: list[bytes] = []
     size = 0
     while size <= max_bytes and (chunk := await content.readany()):
         chunks.append(chunk)
         size += len(chunk)
-    return b"".join(chunks)
+    body = b"".join(chunks)
+    if body[:2] in (b"\x1f\x8b", b"x\x01", b"x\x9c", b"x\xda"):
+        with suppress(zlib.error):
+            body = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body, max_bytes + 1)
+    return body
