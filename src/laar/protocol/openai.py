@@ -41,13 +41,7 @@ from laar.protocol.jsonscan import (
 from laar.protocol.marks import Marks
 from laar.protocol.prompt import READERS, Spans, UnknownPromptError
 from laar.protocol.reserved import DENIED, HARMLESS, check_keys, check_members
-from laar.protocol.sessions import (
-    NAMELESS,
-    UNNAMED,
-    Named,
-    conversation_of,
-    session_of_body,
-)
+from laar.protocol.sessions import NAMELESS, UNNAMED, Named, conversation_of, session_of_body
 from laar.protocol.splice import BYTE_ORDER_MARK, NOT_AN_OBJECT, model_span, utf8_of
 from laar.request import LIMITS, SAMPLING, Api, Request, is_reproducible
 

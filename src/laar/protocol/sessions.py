@@ -55,8 +55,7 @@ PARENT_HEADERS = ("x-parent-session-id", "x-codex-parent-thread-id")
 _WORDS = "session|conversation|thread|affinity|chat(?!_template)"
 _suggests = re.compile(_WORDS, re.IGNORECASE).search
 _may_name = re.compile(
-    "|".join((_WORDS, *SESSION_HEADERS, "^(prompt_cache_key|metadata|vllm_xargs)$")),
-    re.IGNORECASE,
+    "|".join((_WORDS, *SESSION_HEADERS, "^(prompt_cache_key|metadata|vllm_xargs)$")), re.IGNORECASE
 ).search
 
 NAMELESS: set[str] = set()

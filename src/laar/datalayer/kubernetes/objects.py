@@ -33,11 +33,7 @@ from laar.fleet.membership import (
 from laar.protocol.rules import Rewrite
 
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
-ENGINE_KEYS = (
-    "laar.dev/engine",
-    "llm-d.ai/engine-type",
-    "inference.networking.k8s.io/engine-type",
-)
+ENGINE_KEYS = ("laar.dev/engine", "llm-d.ai/engine-type", "inference.networking.k8s.io/engine-type")
 REGION_KEYS = ("laar.dev/region", "topology.kubernetes.io/region")
 ENGINE_NAMES = {name: engine for engine, of in ENGINES.items() for name in (engine, *of.aliases)}
 MAX_MODELS = 64

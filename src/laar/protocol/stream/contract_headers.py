@@ -23,12 +23,7 @@ _ALL, _AUTO, _IDS, _NONE = (names.Answers(name) for name in ("all", "auto", "ids
 
 
 def headers_of_answer(
-    decision: Decision,
-    answers: names.Answers,
-    *,
-    shadow: bool,
-    overhead_us: int,
-    ignored: str,
+    decision: Decision, answers: names.Answers, *, shadow: bool, overhead_us: int, ignored: str
 ) -> list[tuple[str, str]]:
     """Return the headers that clients get with an answer.
 

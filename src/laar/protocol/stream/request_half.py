@@ -82,12 +82,7 @@ _NO_BODIES = RequestError(
     "the gateway shows the picker no request bodies: let its ext_proc filter send them with"
     " request_body_mode FULL_DUPLEX_STREAMED or BUFFERED",
 )
-_UNANSWERED = (
-    RequestPhase.HEADERS,
-    RequestPhase.BODY,
-    RequestPhase.READING,
-    RequestPhase.DECIDING,
-)
+_UNANSWERED = (RequestPhase.HEADERS, RequestPhase.BODY, RequestPhase.READING, RequestPhase.DECIDING)
 
 
 class RequestHalf(StreamState):
