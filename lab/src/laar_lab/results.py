@@ -104,7 +104,7 @@ class Stored:
         date: date of the run, UTC.
         evidence: numbers by seed.
         numbers: numbers of every rival by case and metric, if `evidence` has only the best rivals'.
-        minutes: minutes that a seed took on one core; 0 if that was not measured.
+        minutes: minutes of CPU that a seed took; 0 if that was not measured.
         first: numbers that are different if the first seed runs alone, by claim, part and side; NaN
             for a number that is then missing.
         checked: the last check with later code; None if there was none.
@@ -145,7 +145,7 @@ def store(
         report: what the run reported.
         scope: what was run.
         commit: commit of the code when the run began.
-        minutes: minutes that the run took, times the cores that it used.
+        minutes: minutes of CPU that the run took.
     """
     seeds = scope.seeds
     given = "" if scope.data is None else " --data DIR"

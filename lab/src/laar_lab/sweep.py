@@ -34,6 +34,20 @@ _Key = TypeVar("_Key")
 _kept: ContextVar[Path | None] = ContextVar("kept", default=None)
 
 
+class Spent:
+    """Seconds of CPU that all sweeps of this process have taken."""
+
+    cpu_s = 0.0
+
+
+spent = Spent()
+
+
+def _timed(run: Callable[..., _T], case: tuple[Any, ...]) -> tuple[_T, float]:
+    began_s = time.process_time()
+    return run(*case), time.process_time() - began_s
+
+
 def sweep(run: Callable[..., _T], cases: Sequence[tuple[Any, ...]], *, label: str) -> list[_T]:
     """Call `run` with each case; return the results in the order of the cases.
 
@@ -48,12 +62,13 @@ def sweep(run: Callable[..., _T], cases: Sequence[tuple[Any, ...]], *, label: st
         *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True
     ) as bar:
         kept = joblib.Memory(_kept.get(), verbose=0).cache(run)
-        jobs = (joblib.delayed(kept)(*case) for case in cases)
+        jobs = (joblib.delayed(_timed)(kept, case) for case in cases)
         results = joblib.Parallel(return_as="generator")(jobs)
         lines = None if bar.console.is_terminal else _Lines(label, len(cases), bar.console)
         done = []
-        for result in bar.track(results, total=len(cases), description=label):
+        for result, took_s in bar.track(results, total=len(cases), description=label):
             done.append(result)
+            spent.cpu_s += took_s
             if lines is not None:
                 lines.tell(len(done))
         return done

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -50,13 +49,11 @@ def results(
     With `--minutes 0` none runs, and only the index is written.
     In laar's checkout, lab/claims.md is written as well.
     """
-    from joblib import effective_n_jobs
-
     from laar_lab.experiment import spoken_time
     from laar_lab.experiments import all_experiments, find_experiment
     from laar_lab.results import commit_of, hours, load, store, write, write_pages
     from laar_lab.stale import just_made
-    from laar_lab.sweep import kept_in, placed
+    from laar_lab.sweep import kept_in, placed, spent
 
     directory.mkdir(parents=True, exist_ok=True)
     known = {name: each for name, each in all_experiments().items() if each.claims}
@@ -84,9 +81,9 @@ def results(
         taken = data if "data" in experiment.takes else None
         scope = experiment.scope(None, quick=False, data=taken)
         with placed(jobs), kept_in(keep, (taken,)):
-            began = time.monotonic()
+            before_s = spent.cpu_s
             report = experiment.run(scope)
-            took = (time.monotonic() - began) / 60.0 * effective_n_jobs(jobs)
+            took = (spent.cpu_s - before_s) / 60.0
             run = store(directory, experiment, report, scope, commit, took)
             run = just_made(experiment, run, taken)
         write(directory, run)
@@ -95,8 +92,8 @@ def results(
             console.print(f"  {one.verdict}: {one.claim.says}", highlight=False)
         write_pages(directory, known, stored)
     write_pages(directory, known, stored)
-    took = spoken_time(hours(known, stored))
-    console.print(f"all experiments together: about {took} on two cores", highlight=False)
+    together = spoken_time(hours(known, stored))
+    console.print(f"all experiments together: about {together} on two cores", highlight=False)
 
 
 def _check(runs: Sequence[Stored], directory: Path, minutes: float, data: Path | None) -> None:
