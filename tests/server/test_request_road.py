@@ -6,10 +6,10 @@ from bench.bench_road import moves, usual_request
 
 from support.artifacts import artifact, model
 
-CALLS, MOVES = 226, 34
+CALLS, MOVES = 226, 35
 """Upper limits on calls, and on moves between packages. Lower them when the path gets shorter;
-never raise them for a feature that a typical request does not use. Six moves came when `core`
-became three packages."""
+never raise them for a feature that a typical request does not use. Seven moves came when `core`
+became four packages."""
 MODES_CALLS = 5
 """Upper limit on the calls that modes add to a request that they apply to."""
 

@@ -38,6 +38,7 @@ class DecisionRecord:
         end: how the request ended; None until then.
         served: address of the endpoint that served it; empty until its end, or if unknown.
         answered: model of that endpoint; empty until the end, or if unknown.
+        size_bytes: estimated memory that it takes.
     """
 
     decision: Decision
@@ -47,3 +48,4 @@ class DecisionRecord:
     end: Completion | None = None
     served: str = ""
     answered: str = ""
+    size_bytes: int = 0

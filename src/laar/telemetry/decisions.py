@@ -60,20 +60,27 @@ class DecisionMemory:
         self.decided_total += 1
         self.decided_at = decision.now
         self._records[decision.id] = self._open[decision.id] = record
-        self.held_bytes += _size(record)
+        self.held_bytes += record.size_bytes
         while len(self._records) > MAX_DECISIONS or self.held_bytes > MAX_BYTES:
             _, oldest = self._records.popitem(last=False)
-            self.held_bytes -= _size(oldest)
+            self.held_bytes -= oldest.size_bytes
 
     def record(self, decision: Decision) -> DecisionRecord:
         """Return a decision's record without remembering it."""
-        view, table, readings = decision.view, self.table, None
+        view, table, readings, size_bytes = decision.view, self.table, None, _BYTES
         if view is not None:
+            size_bytes += _BYTES_PER_CANDIDATE * len(view.slots)
             slots = set(view.slots.tolist()) if table.modes else view.slots  # one for each mode
             if len(slots) != len(table.active):
                 readings = Readings(*(getattr(table, of.name).copy() for of in fields(Readings)))
-        time_s, specs = self.wall_clock(), table.by_slot
-        return DecisionRecord(decision=decision, time_s=time_s, specs=specs, readings=readings)
+                size_bytes += _BYTES_PER_READING * len(readings.failures)
+        return DecisionRecord(
+            decision=decision,
+            time_s=self.wall_clock(),
+            specs=table.by_slot,
+            readings=readings,
+            size_bytes=size_bytes,
+        )
 
     def settled(self, decision: Decision, end: Completion) -> None:
         """Record how a decision's request ended, even if it is no longer remembered.
@@ -105,10 +112,3 @@ class DecisionMemory:
 
     def __len__(self) -> int:
         return len(self._records)
-
-
-def _size(record: DecisionRecord) -> int:
-    view = record.decision.view
-    candidates = 0 if view is None else len(view.slots)
-    readings = 0 if record.readings is None else len(record.readings.failures)
-    return _BYTES + _BYTES_PER_CANDIDATE * candidates + _BYTES_PER_READING * readings
