@@ -622,6 +622,7 @@ class Fleet:
         seed: int = 1,
         asked: Iterator[Question] | None = None,
         rate_per_s: float = RATE_PER_S,
+        policy: str = "laar",
     ) -> None:
         self.rng = rng = random.Random(seed)
         self.now = 0.0
@@ -629,7 +630,10 @@ class Fleet:
         addresses = [f"10.0.0.{number + 1}:8000" for number in range(len(behave))]
         self._specs = [EndpointSpec(address=address, models=("m",)) for address in addresses]
         settings = Settings.model_validate(
-            {"endpoints": [{"address": address, "models": ["m"]} for address in addresses]}
+            {
+                "endpoints": [{"address": address, "models": ["m"]} for address in addresses],
+                "routing": {"policy": policy},
+            }
         )
         self.picker = Picker(settings, seed=seed, clock=lambda: self.now)
         self.picker.table.replace("bench", self._specs)
@@ -812,10 +816,11 @@ def honest(times: float, shape: str, *, confirmed: bool, seed: int = 1) -> float
 def healthy(
     name: str, shape: str, *, endpoints: int = ENDPOINTS, seconds: float = 30.0, seed: int = 1
 ) -> Fleet:
-    """Run a fleet of healthy endpoints with an odd workload."""
+    """Run a fleet of healthy endpoints with an odd workload, placed by load and not by caches."""
     rng = random.Random(seed)
     asked = (WORKLOADS[name](rng) for _ in repeat(None))
-    fleet = Fleet([useful] * endpoints, shape=SHAPES[shape], seed=seed, asked=asked)
+    equal, policy = [useful] * endpoints, "least-loaded"
+    fleet = Fleet(equal, shape=SHAPES[shape], seed=seed, asked=asked, policy=policy)
     fleet.run(seconds)
     return fleet
 
