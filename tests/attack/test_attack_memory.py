@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from attacked import PATH, Attacked, Judge, Seen, attacked, chat, good
+from attacked import DEADLINE_S, PATH, Attacked, Judge, Seen, attacked, chat, good, one_pool
 
 from laar.envoy.options import BootstrapOptions
+from support import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.envoy, pytest.mark.asyncio(loop_scope="session")]
 
 MIB = 1 << 20
 LIMIT_BYTES = BootstrapOptions().memory_bytes
 FEW, LONG_BYTES, LINGER_S = 100, 31 * MIB, 5.0
-MOST = 700  # that this process and its engines can serve at a time
+MOST = 900  # that this process and its engines can serve at a time
+BYSTANDERS, AT_A_TIME = 300, 6  # a loss of 1 % is seen
 SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 DATA = b"data: " + b"x" * 60_000 + b"\n\n"
+TCP_USER_TIMEOUT = 18  # Linux's
 CHUNK = b"%x\r\n%b\r\n" % (len(DATA), DATA)
 
 Sent = AsyncIterator[bytes]
@@ -75,6 +80,7 @@ STALLS: dict[str, Callable[[], Sent]] = {
 async def engine(seen: Seen, writer: asyncio.StreamWriter) -> None:
     """Answer at length, or late."""
     if b"unread" in seen.body:
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
         writer.write(SSE)
         for _ in range(200):
             writer.write(CHUNK)
@@ -102,6 +108,51 @@ async def test_memory_has_room_for_what_all_clients_can_make_envoy_hold(
         await hold_out(target, judge, name, clients, mib * MIB)
 
 
+async def test_who_reads_nothing_is_cut_off_and_who_reads_slowly_is_not(envoy_binary: Path) -> None:
+    def hasty(bootstrap: dict[str, Any]) -> None:
+        one_pool(bootstrap)
+        [data] = (
+            one for one in bootstrap["static_resources"]["listeners"] if one["name"] == "data"
+        )
+        [unread_for] = (one for one in data["socket_options"] if one["name"] == TCP_USER_TIMEOUT)
+        unread_for["int_value"] = 1500
+
+    ends = Counter[bytes]()
+    async with attacked("gateway", change=hasty) as target:
+
+        async def answer(seen: Seen, writer: asyncio.StreamWriter) -> None:
+            name = next((name for name in (b"idle", b"slow") if name in seen.body), b"")
+            if not name:  # the picker's probe
+                writer.write(good())
+                return
+            writer.write(SSE)
+            try:
+                for _ in range(50 if name == b"slow" else 500):
+                    writer.write(CHUNK)
+                    await writer.drain()
+                writer.write(b"0\r\n\r\n")
+                ends[name + b", whole"] += 1
+            except OSError:
+                ends[name + b", cut"] += 1
+
+        for own in target.own:
+            own.answer = answer
+        async with target.connected() as (_, idle), target.connected() as (reads, slow):
+            idle.transport.pause_reading()  # type: ignore[attr-defined]
+            for name, writer in (("idle", idle), ("slow", slow)):
+                asked = chat(name, stream=True)
+                writer.write(head(b"content-length: %d" % len(asked)) + asked)
+            got = b""
+            async with asyncio.timeout(60.0):
+                while not got.endswith(b"0\r\n\r\n"):
+                    slow.transport.pause_reading()  # type: ignore[attr-defined]
+                    await asyncio.sleep(0.3)  # less than the limit, while the buffers are full
+                    slow.transport.resume_reading()  # type: ignore[attr-defined]
+                    got += await reads.read(1 << 18)
+            await eventually(lambda: ends.total() == 2, what="the end of both")
+    assert ends == {b"idle, cut": 1, b"slow, whole": 1}
+
+
 async def hold_out(
     target: Attacked, judge: Judge, name: str, clients: int, limit_bytes: int
 ) -> None:
@@ -114,6 +165,7 @@ async def hold_out(
 
     async def stall() -> None:
         async with target.connected() as (_, writer):
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
             try:
                 async for part in STALLS[name]():
                     writer.write(part)
@@ -129,23 +181,26 @@ async def hold_out(
             await asyncio.sleep(0.02)
 
     async def bystand() -> None:
-        while not over.is_set():
+        while got.total() < BYSTANDERS or loop.time() < least_until:
             body = chat("a bystander")  # slow answers count too: the clients keep two cores busy
             sent = head(b"content-length: %d" % len(body)) + body
             got[(await target.raw(sent, wait_s=30.0)).status] += 1
             await asyncio.sleep(0.05)
 
-    others = [asyncio.create_task(bystand()), asyncio.create_task(watch())]
+    loop = asyncio.get_running_loop()
+    least_until = loop.time() + 2 * LINGER_S
+    watching = asyncio.create_task(watch())
     stalled = [asyncio.create_task(stall()) for _ in range(clients)]
-    await asyncio.sleep(2 * LINGER_S)
+    async with asyncio.timeout(DEADLINE_S):
+        await asyncio.gather(*(bystand() for _ in range(AT_A_TIME)))
     over.set()
     for task in stalled:
         task.cancel()
     await asyncio.gather(*stalled, return_exceptions=True)
-    await asyncio.gather(*others)
-    holds = set(got) == {200} and 0 < peak < limit_bytes
+    await watching
+    holds = got.total() - got[200] <= 0.01 * got.total() and 0 < peak < limit_bytes
     judge(
-        f"all bystanders served, Envoy below {limit_bytes // MIB} MiB",
+        f"1 % of bystanders lost at most, Envoy below {limit_bytes // MIB} MiB",
         f"{dict(got)}, {peak // MIB} MiB of {clients} clients",
         holds,
     )

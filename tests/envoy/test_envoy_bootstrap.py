@@ -10,6 +10,8 @@ from typing import Any
 import certifi
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from laar.cli import app
@@ -48,6 +50,22 @@ def options(tmp_path: Path) -> BootstrapOptions:
     path = tmp_path / "endpoints.json"
     write_eds(path, [])
     return BootstrapOptions(eds_path=str(path))
+
+
+@given(st.integers(256 << 20, 1 << 36), st.integers(1, 1 << 30))
+def test_what_envoy_may_hold_fits_in_its_memory_or_is_refused(memory_bytes, max_body_bytes):
+    def held_bytes(connections):
+        return 4 * max_body_bytes + connections * (256 + 4 * 32 << 10)
+
+    try:
+        options = BootstrapOptions(memory_bytes=memory_bytes, max_body_bytes=max_body_bytes)
+    except SettingError as error:
+        least = int(str(error).rpartition(" ")[2])
+        assert held_bytes(100) > 0.75 * memory_bytes
+        BootstrapOptions(memory_bytes=max(least, 256 << 20), max_body_bytes=max_body_bytes)
+    else:
+        assert 100 <= options.most_connections <= 20_000
+        assert held_bytes(options.most_connections) <= 0.75 * memory_bytes
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -55,6 +55,8 @@ from laar.envoy.options import (
     LOOPBACK,
     MESSAGE_TIMEOUT_S,
     SLOWEST_UPLOAD_BYTES_PER_S,
+    SOCKET_BYTES,
+    UNREAD_S,
     BootstrapOptions,
     Shape,
 )
@@ -165,10 +167,10 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
         ],
         idle_timeout=duration(options.idle_timeout_s),
         upload_timeout=duration(
-            options.longest_hold_s
-            + agreed.DECISION_MARGIN_S
-            + options.max_body_bytes // SLOWEST_UPLOAD_BYTES_PER_S
+            agreed.DECISION_MARGIN_S + options.max_body_bytes // SLOWEST_UPLOAD_BYTES_PER_S
         ),
+        socket_bytes=SOCKET_BYTES,
+        unread_ms=int(1000 * UNREAD_S),
         answer_buffer_bytes=BUFFER_BYTES,
         most_connections=options.most_connections,
         collected_bytes=min(_SHORT_BYTES, options.max_body_bytes),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -24,12 +25,17 @@ HEAP_SHARE = 0.75
 allocator keeps, and the kernel's socket buffers."""
 BUFFER_BYTES = 64 << 10
 """What Envoy holds of an answer for each of the two connections that it passes through."""
-CONNECTION_BYTES = 256 << 10
+SOCKET_BYTES = 32 << 10
+"""What the kernel holds for each of them, half of what it counts: else it holds up to 6 MB."""
+CONNECTION_BYTES = (256 << 10) + 4 * SOCKET_BYTES
 """The most that a client's HTTP/1 connection can make Envoy hold: an answer's buffers on both sides
-and in a filter, as Envoy counts no stream's memory there and so resets none."""
-_MOST_CONNECTIONS = 20_000
+and in a filter, as Envoy counts no stream's memory there and so resets none, and the kernel's."""
+_LEAST_CONNECTIONS, _MOST_CONNECTIONS = 100, 20_000
 _LEAST_BODIES = 4
 """How many of the longest bodies have to fit in the memory at the same time."""
+UNREAD_S = 120.0
+"""Seconds after which a client that takes no byte of its answer is cut off, once the buffers are
+full. Linux counts them since 5.11."""
 SLOWEST_UPLOAD_BYTES_PER_S = 64 << 10
 """Uploads that take longer than the largest body takes at this speed get 408."""
 
@@ -116,10 +122,12 @@ class BootstrapOptions:
             if not least <= (value := getattr(self, name)) <= most:
                 option = name.removesuffix("_s").replace("_", "-")
                 raise SettingError(f"--{option}: {value} is not in {least}..{most}")
-        if self.memory_bytes < (least := _LEAST_BODIES * self.max_body_bytes):
+        if self.most_connections < _LEAST_CONNECTIONS:
+            held = _LEAST_BODIES * self.max_body_bytes + _LEAST_CONNECTIONS * CONNECTION_BYTES
             raise SettingError(
-                f"--memory-bytes: {self.memory_bytes} is too little for bodies of "
-                f"{self.max_body_bytes} bytes (--max-body-bytes): at least {least}"
+                f"--memory-bytes: {self.memory_bytes} is too little for {_LEAST_BODIES} bodies of "
+                f"{self.max_body_bytes} bytes (--max-body-bytes) and {_LEAST_CONNECTIONS} "
+                f"connections: at least {ceil(held / HEAP_SHARE)}"
             )
         if not Path(self.eds_path).is_absolute():
             raise SettingError(f"--eds-file: {self.eds_path!r} must be an absolute path")
@@ -128,8 +136,9 @@ class BootstrapOptions:
 
     @property
     def most_connections(self) -> int:
-        """How many connections of clients fit in the heap."""
-        return min(_MOST_CONNECTIONS, int(HEAP_SHARE * self.memory_bytes) // CONNECTION_BYTES)
+        """How many connections of clients fit besides the longest bodies."""
+        left = int(HEAP_SHARE * self.memory_bytes) - _LEAST_BODIES * self.max_body_bytes
+        return min(_MOST_CONNECTIONS, left // CONNECTION_BYTES)
 
     @property
     def picker_addresses(self) -> list[tuple[str, int]]:
