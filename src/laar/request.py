@@ -63,10 +63,6 @@ GENERATES: Mapping[Api, bool | None] = {
 """Whether requests of a format need an engine that generates text; None if that varies."""
 
 
-UNREAD: tuple[str, ...] = ("",)
-"""The marks of a request that were not read while its body was here."""
-
-
 @dataclass(slots=True, kw_only=True)
 class Trace:
     """The client's trace that a decision belongs to.
@@ -92,7 +88,8 @@ class Request:
         spans: the prompt's text in the order in which the engine sees it: role markers, tools,
             texts, digests of images. Prefixes are hashed over these.
         question: text of the last user message, from which language and task are detected.
-        marks: what else an engine may refuse it for: its body's members (`laar.protocol.marks`).
+        marks: what else an engine may refuse it for: its body's members (`laar.protocol.marks`);
+            None if they were not read while the body was here.
         chars: characters in all spans.
         tokens: length of a prompt that was sent as token ids; 0 if it must be estimated.
         longest_share: share of the prompt in its longest text; below 1 for a batch of texts, each
@@ -151,7 +148,7 @@ class Request:
     encodes: bool = False
     spans: tuple[str, ...] = ()
     question: str = ""
-    marks: Iterable[str] = field(default=(), compare=False)
+    marks: Iterable[str] | None = field(default=(), compare=False)
     chars: int = 0
     tokens: int = 0
     longest_share: float = 1.0

@@ -12,7 +12,7 @@ from laar.fleet.membership import goes_by, key_of
 from laar.health import FAILURES, GOOD, USELESS, Asked, Health, Kind, Reply, Stage, judge
 from laar.health.requests import NOTHING
 from laar.prefix.blocks import Chain
-from laar.request import UNREAD, Request
+from laar.request import Request
 
 _BITS = (1 << 11) - 1
 
@@ -208,7 +208,7 @@ def marks_of(request: Request) -> int:
     The lowest bits say how long its prompt is at least, by quarters of an octave. Each other mark
     sets two, so that one mark seldom looks like others together. It is 0 if they were not read.
     """
-    if request.marks is UNREAD:
+    if request.marks is None:
         return 0
     found = (1 << int(4.0 * log2(request.chars + 1))) - 1
     for mark in ("model " + request.model, request.api, f" {request.tenant}", *request.marks):

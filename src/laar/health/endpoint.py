@@ -85,7 +85,6 @@ class Attempt:
         blamed: that was counted as a failure.
         doubted_at: when its last silence was noticed.
         digest: hash of the request's body; 0 if it is not known.
-        tenant: who sent it.
         repeated_at: where Envoy repeats it, if anywhere.
     """
 

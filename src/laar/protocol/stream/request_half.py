@@ -54,7 +54,7 @@ from laar.protocol.stream.contract_headers import (
 from laar.protocol.stream.dialect import DIALECTS
 from laar.protocol.stream.phases import RequestPhase
 from laar.protocol.stream.state import StreamState
-from laar.request import UNREAD, UPGRADE_REQUIRED, Api
+from laar.request import UPGRADE_REQUIRED, Api
 
 _NO_HEAD = names.read_head({})
 _SAFE = ("GET", "HEAD", "OPTIONS")
@@ -408,7 +408,7 @@ class RequestHalf(StreamState):
         # Keep only the part of the prompt that is read after the decision.
         request.spans, request.body, question = (), b"", request.question
         if isinstance(request.marks, Marks):
-            request.marks = request.marks.read or UNREAD
+            request.marks = request.marks.read or None
         if len(question) > 2 * _KEPT_CHARS:
             request.question = question[:_KEPT_CHARS] + question[-_KEPT_CHARS:]
         self.overhead_us = event.overhead_us
