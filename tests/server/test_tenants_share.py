@@ -73,6 +73,11 @@ class Tenants:
         )
 
 
+def owners(table):
+    """Return the owners of a table's entries; none if it has no owners."""
+    return set(table._keys) if isinstance(table, Shared) else set()
+
+
 class Served(Fleet):
     """A fleet whose clients also store answers and report outcomes."""
 
@@ -99,21 +104,25 @@ def test_a_greedy_tenant_pushes_nothing_of_anothers_out(seed):
     asked, shape = Tenants(rng), rng.choice(list(SHAPES.values()))
     fleet = Served([fails] * 3, shape=shape, seed=seed, asked=asked, rate_per_s=20.0)
     fleet.run(6.0)
-    known = {name: [(each, list(each)) for each in of] for name, of in tables(fleet.picker).items()}
-    for table, keys in (each for of in known.values() for each in of):
+    known = {
+        name: [(table, list(table), owners(table)) for table in of]
+        for name, of in tables(fleet.picker).items()
+    }
+    for table, keys, _ in (each for of in known.values() for each in of):
         table._most = max(2 * len(keys), 4)
     asked.tenant = "greedy"
     fleet.run(15.0)
-    filled = [name for name, of in known.items() if any(len(t) >= t._most for t, _ in of)]
-    assert len(filled) >= 6
-    lost = {
-        name: gone
-        for name, of in known.items()
-        for table, keys in of
-        if (gone := [key for key in keys if key not in table])
-        and len(table) >= table._most
-        and not (isinstance(table, Shared) and len(table._keys) > 1)  # then some are too old
+    full = {
+        name: [each for each in of if len(each[0]) >= each[0]._most] for name, of in known.items()
     }
-    assert lost.keys() <= BY_NATURE.keys()
+    assert sum(map(bool, full.values())) >= 6
+    lost = {
+        name
+        for name, of in full.items()
+        for table, keys, whose in of
+        # With owners of their own, those that are gone were too old.
+        if not all(key in table for key in keys) and not owners(table) - whose
+    }
+    assert lost <= BY_NATURE.keys()
     states = [fleet.picker.health.state(slot, fleet.now) for slot in range(3)]
     assert "failing" not in states
