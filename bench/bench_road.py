@@ -43,7 +43,7 @@ from laar.wire import ext_proc_pb2 as pb
 
 ENDPOINTS = 10
 REQUESTS = 40
-WARM_UP = 10
+WARM_UP = 1
 _SOURCES = str(Path(laar.__file__).parent) + "/"
 _FILTER = "envoy.filters.http.ext_proc"
 _HEADERS = (

@@ -55,6 +55,7 @@ class Group:
         standing: the health of the candidates.
         prefillers: the endpoints that may prefill for them; None if there are none.
         parts: those of the plug-ins that take part in all its requests.
+        generates: whether its requests are for texts; None if that is not known.
         weights: key under which the name's prefixes are cached (`EndpointTable.weights`).
         on_trial: the last candidate is excluded, and the request would be its trial.
         plain: the group without modes; None if this is one.
@@ -76,6 +77,7 @@ class Group:
     standing: Standing
     prefillers: Prefillers | None = None
     parts: Parts = field(default_factory=lambda: NO_PARTS)
+    generates: bool | None = None
     weights: str = ""
     on_trial: bool = False
     plain: Group | None = None
@@ -186,6 +188,7 @@ class Candidates:
             readings=table.readings,
             health=records.version + self._health.suspects.version,
             standing=standing,
+            generates=generates,
             weights=table.weights(model),
         )
         if len(prefillers):

@@ -97,8 +97,9 @@ class FairShares(Plugin):
     # -- requests ------------------------------------------------------------------------------
 
     def filter(self, group: Group, able: Slots, answering: Answering, now: float) -> Part | None:
-        """Take part while an endpoint is quick."""
-        return Part() if self.quick or self._unheard else None
+        """Take part while an endpoint is quick, or may be where answers are not texts."""
+        is_unheard = self._unheard and group.generates is False
+        return Part() if self.quick or is_unheard else None
 
     def keep(self, request: Request, part: Part, slots: Slots, now: float) -> Mask | None:
         """Prefer an endpoint whose answers are missing, or those that have not had their share."""
