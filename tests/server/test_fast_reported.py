@@ -40,7 +40,8 @@ def test_a_fast_endpoint_is_named_until_its_pace_is_confirmed(by: str) -> None:
     def answered() -> None:
         for _ in range(4):  # which are looked at together
             for slot, seconds in enumerate((0.1, 0.7, 0.7)):
-                shares.ended(slot, seconds, 20, 0.0)
+                d.engines.ends.append((slot, seconds, 20))
+            shares.learn(0.0)
         ours._to_ask(0)
 
     for _ in range(12):

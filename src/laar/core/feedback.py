@@ -74,7 +74,7 @@ class Feedback:
         flight, now = decision.flight, decision.now + end.latency_s
         if (began := flight.began) is None:
             if decision.view is None and end.ok and end.cause == "complete":
-                self._engines.on_ended(flight.slot, end.latency_s, None, now)
+                self._engines.ends.append((flight.slot, end.latency_s, None))
             return
         if not end.ok or end.cause != "complete" or (decision.request.shadow and not flight.served):
             self._engines.gone(began, now)

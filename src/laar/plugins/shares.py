@@ -53,7 +53,7 @@ _ENDS = 40.0  # effective number of answers in the means
 _FEW = 2.0  # minimum number of answers for a comparison with siblings
 _KNOWN = 0.3  # minimum weight of an endpoint's answers, which fades, to compare its pace
 _PROVEN = 10.0  # answers after which an endpoint's pace is known
-_TOGETHER = 4  # every fourth answer, of whichever model, updates its model's endpoints
+_TOGETHER = 4  # while an endpoint is quick, every fourth answer updates its model's
 _MOST_CREDIT = 2.0  # requests that a quick endpoint may be behind its fair share
 _COMPARED = 12.0  # answers of each endpoint after which no more are asked for, twice if believed
 _WAITS_ON = 16.0  # decisions for which one that is believed waits, and those beside it
@@ -86,18 +86,17 @@ class FairShares(Plugin):
         """Mean log of the answers' seconds, their number, and the number with a known length."""
         self._usual: Latest[tuple[str, int], float] = Latest(_MOST_MODELS)
         """The usual logarithm, by model and clock."""
-        self._answers = 0
         self._told: dict[int, str] = {}
 
     def join(self, core: Core) -> None:
-        """Keep the core, and listen to the ends of answers."""
+        """Keep the core."""
         self._core = core
-        core.engines.on_ended = self.ended
 
     # -- requests ------------------------------------------------------------------------------
 
     def filter(self, group: Group, able: Slots, answering: Answering, now: float) -> Part | None:
         """Take part while an endpoint is quick, or may be where answers are not texts."""
+        self.learn(now)
         is_unheard = self._unheard and group.generates is False
         return Part() if self.quick or is_unheard else None
 
@@ -124,6 +123,8 @@ class FairShares(Plugin):
 
     def reserve(self, decision: Decision, now: float) -> None:
         """Count a request towards the fair shares of the quick slots."""
+        if len(self._core.engines.ends) >= (1 if self.held and self._missing else _TOGETHER):
+            self.learn(now)
         table, slot = self._core.table, decision.flight.slot
         model_id, active = table.model_id, table.active
         same = max(int(np.count_nonzero(model_id[active] == model_id[slot])), 1)
@@ -141,21 +142,26 @@ class FairShares(Plugin):
 
     # -- endpoints -----------------------------------------------------------------------------
 
-    def ended(self, slot: int, seconds: float, tokens: int | None, now: float) -> None:
-        """Learn how soon an answer ended, and whether its length is known."""
-        mean, seen, counted = self._ends.get(slot, (0.0, 0.0, 0.0))
-        seen = min(seen + 1.0, _ENDS)
-        mean += (math.log(max(seconds, 1e-6)) - mean) / seen
-        self._ends[slot] = mean, seen, counted + bool(tokens)
-        self._answers += 1
-        model_id = self._core.table.model_id.item(slot)
-        together = 1 if self.held and self._missing else _TOGETHER
-        if self._answers >= together and model_id >= 0:  # else it is leaving
-            self._answers = 0
+    def learn(self, now: float) -> None:
+        """Learn how soon the latest answers ended, and whether their lengths are known."""
+        ends, of = self._core.engines.ends, self._core.table.model_id
+        models = set()
+        while ends:
+            slot, seconds, tokens = ends.popleft()
+            mean, seen, counted = self._ends.get(slot, (0.0, 0.0, 0.0))
+            seen = min(seen + 1.0, _ENDS)
+            mean += (math.log(max(seconds, 1e-6)) - mean) / seen
+            self._ends[slot] = mean, seen, counted + bool(tokens)
+            models.add(of.item(slot))
+        for model_id in models - {-1}:  # an endpoint without one is leaving
             self._look(model_id, now)
 
     def leave(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed."""
+        ends = self._core.engines.ends
+        left = [end for end in ends if end[0] != slot]
+        ends.clear()
+        ends.extend(left)
         self._ends.pop(slot, None)
         self._missing.pop(slot, None)
         self.held.discard(slot)

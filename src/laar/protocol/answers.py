@@ -62,7 +62,8 @@ _PROGRESS = re.compile(rb"^data:(?![ ]?\{[ ]?\"type\"[ ]?:[ ]?\"ping\")", re.MUL
 _LINE_ENDS = re.compile(rb"([\r\n])")
 _FIELDS = b"deir:"
 """First letters of event-stream fields, and the colon of a comment."""
-_REASON = re.compile(rb"\"finish_reason\"[ ]?:[ ]?\"")  # ends a stream without a final event
+_REASON = re.compile(rb"\"finish_reason\"[ ]?:[ ]?\"([a-z_]{0,20})")
+"""Matches what ends a stream without a final event, and how."""
 _INDEX = re.compile(rb"\"index\"[ ]?:[ ]?([0-9]{1,4})")
 _TAIL_BYTES = 1024
 _BATCH_BYTES = 4096
@@ -271,7 +272,8 @@ class AnswerReader:
             count, looked = self._looked_at
             around = (looked - use.chars) / max(count, 1)
             size = max(size, round(self._bytes - self._events_seen * around))
-        form = use.form if use.found is GOOD else str(use.found)
+        ends = _REASON.findall(self._tail if self._events else self._kept[-_TAIL_BYTES:])
+        form = f"{use.form}{ends}" if use.found is GOOD else str(use.found)
         return Shown(f"{self._api} {bool(self._events)}", size, form, use.said)
 
     def _judged(self) -> Reply | None:

@@ -37,6 +37,7 @@ not: hard questions go to other modes than easy ones, and are asked several time
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 
@@ -53,6 +54,7 @@ from laar.speeds.traffic import Elsewhere, Traffic
 
 _MAX_MODELS = 1024  # or twice the number served, if that is more
 _MOST_S = 1e9  # keeps ratios finite
+_MOST_ENDS = 4096
 _UNKNOWN_LENGTH = 0.05  # weight of an answer of unknown length; 1 if known
 
 
@@ -118,9 +120,9 @@ class Engines:
         self._speed: Callable[[str], SpeedPrior] = lambda _model: SpeedPrior()
         self.on_sample: Callable[[int, Sample], None] = lambda _slot, _sample: None
         """Called with the slot and each sample that this picker measures, before it is learned."""
-        self.on_ended: Callable[[int, float, int | None, float], None] = lambda *_ended: None
-        """Called with a slot, the seconds of an answer (as at an idle endpoint, if it was priced),
-        its tokens if known, and now."""
+        self.ends: deque[tuple[int, float, int | None]] = deque(maxlen=_MOST_ENDS)
+        """Latest answers: the slot, the seconds (as at an idle endpoint, if it was priced), and the
+        tokens, if known."""
         self.untaught: Set[int] = frozenset()
         """Slots whose answers teach their model nothing."""
         self._grow(table.capacity)
@@ -278,7 +280,7 @@ class Engines:
             answer_tokens = max(round(answer_tokens / longer), 1)
         # However early it ends, it says something of an endpoint that is much faster than expected.
         ends_s = max(took, 0.1 * latency_s) / longer / (1.0 + d1 / d0 * others)
-        self.on_ended(slot, ends_s, answer_tokens, now)
+        self.ends.append((slot, ends_s, answer_tokens))
         if took <= 0.0:
             return
         if seen:  # prompts prefilled meanwhile delayed the answer
