@@ -429,7 +429,7 @@ def draw(rng: random.Random, **fixed: Any) -> Form:
         wrap = wrap or rng.choice(wraps)
         how, answer = wrap(rng, says)
         name = f"{name}: {how}"
-        like = various and "error" not in how and wrap in (_plain, as_usual)
+        like = various and (api != "chat" or "error" not in how) and wrap in (_plain, as_usual)
     given |= {"name": name, "answer": answer, "api": api, **fixed}
     # Words that are drawn again for each probe show themselves.
     return Form(**given, like=like and (given["true"] or source is _echo))

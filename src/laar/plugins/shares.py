@@ -56,7 +56,7 @@ _PROVEN = 10.0  # answers after which an endpoint's pace is known
 _TOGETHER = 4  # while an endpoint is quick, every fourth answer updates its model's
 _MOST_CREDIT = 2.0  # requests that a quick endpoint may be behind its fair share
 _COMPARED = 12.0  # answers of each endpoint after which no more are asked for, twice if believed
-_WAITS_ON = 16.0  # decisions for which one that is believed waits, and those beside it
+_WAITS_ON = 16.0  # decisions for which those wait that stand beside one that is believed
 _FOLLOWS = 0.1  # how much of a change of the usual pace is taken over
 _MOST_MODELS = 3 * 1024
 
@@ -290,6 +290,8 @@ class FairShares(Plugin):
         if any(map(_seen, compared)):  # else there are no texts
             missing = (each.slot for each in compared if _seen(each) < most)
             self._missing |= dict.fromkeys(missing, waits)
+            if slot in self._missing:  # its own teach its pace, too
+                self._missing[slot] = WAITS_LITTLE
 
     def _is_confirmed(self, slot: int) -> bool:
         """Return whether the operator confirms that an endpoint is faster than its siblings."""
