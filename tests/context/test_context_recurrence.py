@@ -127,7 +127,7 @@ def differing_in_the_end(i):
     [
         (titled, 40, 3),
         (addressed, 40, 4),
-        (of_one_file, 12, 4),
+        (of_one_file, 12, 3),
         (differing_in_the_end, 12, 2),
     ],
 )

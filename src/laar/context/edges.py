@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from laar.context.blocks import Block, Item
 from laar.context.lines import (
-    KEY_LINES,
+    BEGIN,
+    END,
     MOST_SHORT,
     NO_LABEL,
     NUMBER,
+    SURE_TIMES,
     Place,
     Seen,
     common_end,
@@ -56,6 +58,9 @@ class _Gap(NamedTuple):
     sure: bool
 
 
+_WELL_KNOWN = 4
+"""Number of times a document was seen after which its tail is well known."""
+
 _Bound: TypeAlias = "tuple[int, int]"
 """The end of one item and the start of the next."""
 
@@ -81,13 +86,16 @@ class Edges:
         bounds: list[_Bound] = []
         for (x, y), gap in zip(pairs, gaps, strict=True):
             if gap is None:
-                bounds += self._around_unknown(x, y)
+                bounds += [
+                    bound for bound in self._around_unknown(x, y) if self._is_foreign(*bound)
+                ]
             elif bound := self._between(x, y, gap):
                 bounds.append(bound)
         bounds = self._alike(bounds)
-        starts = [self._start(places[0]), *(start for _, start in bounds)]
         stop = self._tail(places[-1])
-        ends = [*(end for end, _ in bounds), None if stop is None else lines.ends[stop - 1]]
+        own = [self._start(places[0]), None if stop is None else lines.ends[stop - 1]]
+        first, last = self._outer(*own)
+        starts, ends = [first, *(start for _, start in bounds)], [*(end for end, _ in bounds), last]
         spans = [
             (start, end)
             for start, end in zip(starts, ends, strict=True)
@@ -99,7 +107,9 @@ class Edges:
         numbers = gaps_differ and any("#" in line for line in self._separator)
         numbered = self._numbered or numbers
         # If an item contains several documents, a note that counts items would be misleading.
-        is_counted = numbered or (None not in gaps and len(bounds) == len(pairs))
+        is_counted = numbered or (
+            None not in gaps and len(bounds) == len(pairs) and [first, last] == own
+        )
         items = tuple(
             [
                 Item(a, b, a, b, None if is_counted else head(text[a:b])[:NAME_CHARS])
@@ -123,8 +133,7 @@ class Edges:
         first, stop = x.line + 1, y.line
         keys = tuple(self._seen.lines.keys[first:stop])
         # A tail or head is certain once it was seen next to different documents.
-        own_tail = None if x.piece.next and x.piece.tail else x.piece.tail
-        own_head = None if y.piece.previous and y.piece.head else y.piece.head
+        own_tail, own_head = self._claim(x, behind=False), self._claim(y, behind=True)
         tail = len(common_start(own_tail, keys)) if own_tail else 0
         head = len(common_end(own_head, keys)) if own_head else 0
         start, end = sorted((first + tail, stop - head))
@@ -142,17 +151,27 @@ class Edges:
             if is_shared and gap.masked == self._separator:
                 self._claimed = tuple(self._seen.lines.keys[gap.start : gap.end])
                 break
-        self._numbered = any(
-            number is None for place in self._seen.places for number, _ in place.piece.labels
+        # The numbers of positions are before most documents, and vary.
+        self._numbered = 2 * sum(map(self._varies, self._seen.places)) > len(self._seen.places)
+
+    def _varies(self, place: Place) -> bool:
+        """Return whether a number before a document differs from earlier ones."""
+        seen = self._seen
+        above = range(place.line, seen.lines.before(place.nth) - 1, -1)
+        return any(
+            known != hash(seen.labels.get(at, NO_LABEL)[0])
+            for at, (known, _) in zip(above, place.first.labels, strict=False)
         )
 
     def _between(self, x: Place, y: Place, gap: _Gap) -> _Bound | None:
         """Return the bound in a gap without unknown long lines; None if it is uncertain."""
         lines, size = self._seen.lines, len(self._separator)
-        if self._known.together.mostly(lines.last_keys[x.line], lines.keys[y.line]):
+        if y.nth in self._seen.stuck:
             return None
+        if not gap.sure:
+            return self._behind_tail(x, y, gap)
         start, end = gap.start, gap.end
-        if not gap.sure or gap.masked != self._separator:
+        if gap.masked != self._separator:
             between = self._seen.without_numbers(gap.first, gap.stop)
             found = [
                 gap.first + at
@@ -160,29 +179,25 @@ class Edges:
                 if size and between[at : at + size] == self._separator
             ]
             if len(found) != 1:
-                return None if gap.sure else self._one_sided(x, y, gap)
+                return None
             start, end = found[0], found[0] + size
-            if gap.sure and (start - gap.first > gap.tail or gap.stop - end > gap.head):
+            if start - gap.first > gap.tail or gap.stop - end > gap.head:
                 return None
         begin = self._core(y, end)
         return None if begin is None else (lines.ends[start - 1], begin)
 
-    def _one_sided(self, x: Place, y: Place, gap: _Gap) -> _Bound | None:
-        """Return the bound in a gap between a document with known edges and one without, if any."""
-        lines, size = self._seen.lines, len(self._separator)
-        end = self._tail(x)
-        if end is not None:
-            begin = end + size
-            if begin > gap.stop or self._seen.without_numbers(end, begin) != self._separator:
-                return None
-            start = self._core(y, begin)
-        else:
-            start = self._start(y)
-            own = self._own(y.piece.head, sure=not y.piece.previous, behind=True)
-            end = gap.stop - len(own or ()) - size
-            if end < gap.first or self._seen.without_numbers(end, end + size) != self._separator:
-                return None
-        return None if start is None else (lines.ends[end - 1], start)
+    def _behind_tail(self, x: Place, y: Place, gap: _Gap) -> _Bound | None:
+        """Return the bound behind a document whose tail is well known; None if it is not."""
+        end = self._tail(x) if x.last.times >= _WELL_KNOWN else None
+        begin = gap.stop if end is None else end + len(self._separator)
+        if (
+            end is None
+            or begin > gap.stop
+            or self._seen.without_numbers(end, begin) != self._separator
+        ):
+            return None
+        start = self._core(y, begin)
+        return None if start is None else (self._seen.lines.ends[end - 1], start)
 
     def _core(self, place: Place, line: int) -> int | None:
         """Return where a document begins on its first line; None if that is uncertain."""
@@ -190,43 +205,96 @@ class Edges:
         if line not in self._seen.labels:
             return core
         number, name = self._seen.labels[line]
-        known, above = place.piece.labels, place.line - line
+        known, above = place.first.labels, place.line - line
         if above >= len(known) or known[above][1] is None:
             return None
         own_number, own_name = known[above]
         if hash(name) != own_name:  # in this case the name belongs to the frame
             return core if not own_name else None
         core -= len(name)
-        if self._numbered or not own_number:
+        if self._numbered:
             return core
         return core - len(number) if hash(number) == own_number else None
+
+    def _claim(self, place: Place, *, behind: bool) -> tuple[int, ...] | None:
+        """Return the short lines that always were before a document, or after it; None if unknown.
+
+        That is, until they were seen next to different documents, and since they are short.
+        """
+        seen, nth = self._seen, place.nth
+        line, lines = (place.first, seen.lines) if behind else (place.last, seen.lines)
+        if behind:
+            own, gap = line.head, range(lines.before(nth), place.line)
+            varies = line.before != seen.pairs[nth][0]
+        else:
+            own, gap = line.tail, range(place.line + 1, lines.after(nth))
+            varies = line.after != seen.pairs[nth + 1][1]
+        if any(seen.frame.get(i, 0) > line.since for i in gap):
+            return None
+        return own if varies or not own else None
+
+    def _outer(self, start: int | None, end: int | None) -> tuple[int | None, int | None]:
+        """Return where the list starts and ends, given its known documents' edges; None if unknown.
+
+        New documents may be first or last, so that is where the usual text around the list is.
+        """
+        seen, lines = self._seen, self._seen.lines
+        first, last = seen.places[0], seen.places[-1]
+        before, after = [(BEGIN, 0)], [(END, len(seen.text))]
+        for i in lines.long[: first.nth]:
+            key = lines.last_keys[i]
+            before.append((0 if self._known.is_new(key) else key, lines.ends[i]))
+        for i in lines.long[: last.nth : -1]:
+            key = lines.keys[i]
+            after.append((0 if self._known.is_new(key) else key, lines.cores[i]))
+        start = self._edge(BEGIN, start, before, lines.starts[first.line])
+        return start, self._edge(END, end, after, lines.ends[last.line])
+
+    def _edge(
+        self, side: int, own: int | None, lines: list[tuple[int, int]], known: int
+    ) -> int | None:
+        """Return where the list starts or ends.
+
+        Args:
+            side: `BEGIN` or `END`.
+            own: the edge of the first or last known document; None if unknown.
+            lines: each line outside, from the text's edge: its key, 0 if new, and its inner edge.
+            known: where that document certainly is.
+        """
+        text, name = self._seen.text, hash((self._seen.scope, side))
+        usual, times = self._known.usual(name)
+        if own is not None:
+            key, at = lines[-1]
+            between = text[slice(*sorted((at, own)))]
+            if key or between.strip():
+                masked = NUMBER.sub("#", between)
+                around = key, len(masked), hash(masked)
+                self._seen.around.append((name, around))
+                at_edge = at in (0, len(text)) and not between.strip()
+                if at_edge or (around == usual and times > 1):
+                    return own
+        for key, at in lines if times == SURE_TIMES else ():
+            edge = at + usual[1] if side == BEGIN else at - usual[1]
+            span = sorted((at, edge))
+            fits = edge <= known if side == BEGIN else edge >= known
+            if key == usual[0] and fits and hash(NUMBER.sub("#", text[slice(*span)])) == usual[2]:
+                return edge
+        return None
 
     def _start(self, place: Place) -> int | None:
         """Return the start of a document after unknown text; None if it is uncertain."""
         lines = self._seen.lines
         first = lines.before(place.nth)
-        own = self._own(place.piece.head, sure=not place.piece.previous, behind=True)
+        own = self._own(place, behind=True)
         if own is None:
             return self._core(place, first) if first == place.line else None
         at = place.line - len(own)
-        if at > 0 and self._is_below_heading(place, at):
-            return None
         # The first line may be the end of a longer line that begins with words of the frame.
         if at < max(0, first - 1) or tuple(lines.keys[at + 1 : place.line]) != own[1:]:
             return None
         if not own or lines.keys[at] == own[0]:
             return self._core(place, at)
         return self._behind_words(at, own[0])
-
-    def _is_below_heading(self, place: Place, at: int) -> bool:
-        """Return whether lines before `at` may belong to the document that begins there."""
-        lines, size = self._seen.lines, len(self._separator)
-        if size and self._seen.without_numbers(max(0, at - size), at) == self._separator:
-            return False
-        before = [lines.keys[i] for i in lines.long[max(0, place.nth - KEY_LINES) : place.nth]]
-        return lines.keys[at - 1] in self._known.frame or any(
-            self._known.is_heading(*before[start:]) for start in range(len(before))
-        )
 
     def _behind_words(self, line: int, key: int) -> int | None:
         """Return where a short line begins after words and a colon; None if it is another line."""
@@ -236,15 +304,13 @@ class Edges:
         is_it = number == start and hash((self._seen.scope, own)) == key
         return end - len(rest) + start if is_it else None
 
-    def _own(
-        self, lines: tuple[int, ...] | None, *, sure: bool, behind: bool
-    ) -> tuple[int, ...] | None:
+    def _own(self, place: Place, *, behind: bool) -> tuple[int, ...] | None:
         """Return the short lines next to a document that belong to it; None if unknown."""
-        size = len(self._claimed)
+        size, lines = len(self._claimed), self._claim(place, behind=behind)
         if lines is not None and len(lines) >= MOST_SHORT:
             return None
         if not lines or not size:
-            return lines if sure or not lines else None
+            return lines
         for at in range(len(lines) - size + 1):
             if lines[at : at + size] == self._claimed:
                 return lines[at + size :] if behind else lines[:at]
@@ -254,17 +320,25 @@ class Edges:
         """Return the first line after a document and its tail; None if it is uncertain."""
         lines = self._seen.lines
         first, stop = place.line + 1, lines.after(place.nth)
-        own = self._own(place.piece.tail, sure=not place.piece.next, behind=False)
+        own = self._own(place, behind=False)
         if own is None:
             return first if first == stop else None
         if first + len(own) > stop or tuple(lines.keys[first : first + len(own)]) != own:
             return None
-        if place is self._seen.places[-1]:
-            rest, size = self._seen.without_numbers(first + len(own), stop), len(self._separator)
-            is_between = size and rest[:size] == self._separator
-            if rest and not is_between and not self._known.is_closing(self._seen.scope, rest):
-                return None  # they may belong to another document that differs only in these lines
         return first + len(own)
+
+    def _is_foreign(self, end: int, start: int) -> bool:
+        """Return whether a gap occurs in no known document, so that it separates new ones, too."""
+        seen, inside = self._seen, self._known.inside
+        gap = NUMBER.sub("#", seen.text[end:start])
+        key = hash((seen.scope, gap))
+        for place in seen.places:
+            if key in inside:
+                return False
+            own = seen.text[seen.lines.cores[place.line] : seen.lines.ends[place.line]]
+            if gap in (NUMBER.sub("#", own) if "#" in gap else own):
+                inside[key] = True
+        return key not in inside
 
     def _around_unknown(self, x: Place, y: Place) -> list[_Bound]:
         """Return those bounds that are certain of an unknown item between two documents."""

@@ -1,18 +1,17 @@
 """Learn documents by recurrence: a span that recurs between different neighbors is a document.
 
 Nothing is assumed about format, words or language. A text is a sequence of lines; a *long* line is
-recognized by its text alone. Two adjacent lines are joined as long as either is mostly seen next to
-the other, and separated otherwise. A span between two breaks is a document once it has recurred
-with a different line before it and a different one after it; from then on it is found anywhere.
-Overlaps of chunks, and paragraphs or headings shared by many chunks, do not qualify: a part that
-always has the same neighbor is not a separate document. A span that always follows the same line,
-such as its file's name, forms one document with that line.
+recognized by its text alone. There is a break between two long lines that were both seen before,
+but seldom together. A span between two breaks is a document. Its edge is certain only if nothing
+suggests that it is inside a larger one:
 
-    learn:  lines -> breaks -> pieces -> (different neighbors on both sides) -> documents
-    find:   lines -> documents, longest first -> owners of the short lines between them
+- it is next to new text, which may be a new document that begins or ends with a known one;
+- it is mostly next to the same line, or mostly so when next to the same line on its other side;
+- its line there is mostly in the middle of documents, as headings and shared paragraphs are.
 
-Short lines (labels, rules, fences) identify nothing; `laar.context.edges` assigns them. The *frame*
-is the text of the prompt around the documents.
+Documents with an uncertain edge between them stay together (`laar.context.edges`), which also
+assigns the short lines (labels, rules, fences) between them; these identify nothing. The *frame* is
+the text of the prompt around the documents.
 
 Only hashes are kept, salted per process, in tables of fixed size. Each hash includes the scope
 (tenant, route and model).
@@ -21,20 +20,22 @@ Only hashes are kept, salted per process, in tables of fixed size. Each hash inc
 from __future__ import annotations
 
 from array import array
-from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 
 from laar.context.blocks import Block
 from laar.context.edges import Edges
 from laar.context.lines import (
-    KEY_LINES,
+    BEGIN,
+    END,
     MOST_SHORT,
     NO_LABEL,
+    SURE_TIMES,
+    Line,
     Lines,
     ParsedLine,
-    Piece,
     Place,
     Seen,
     common_end,
@@ -49,50 +50,38 @@ MAX_LINES = 4_000
 LEAST_CHARS = 40
 """Minimum number of characters in a document; shorter pieces are labels and headings."""
 
-MAX_DOCUMENTS = 30_000
-MAX_PIECES = 30_000
-"""Maximum number of documents and candidate pieces (0.8 KB each); LRU eviction."""
-
-MAX_ALIKE = 12
-"""Maximum number of documents that share their first `KEY_LINES`; LRU eviction."""
-
-_COMPARED = 8
-"""Maximum number of characters compared with documents that begin alike, as a multiple of the
-text's length. Usually each document is compared once; only hostile texts reach the limit."""
-
-_LONGEST_HEADING = 120
-"""Maximum length of a single line that may be a heading or a source instead of a document."""
+MAX_KNOWN_LINES = 60_000
+"""Maximum number of long lines known (0.4 KB each); LRU eviction."""
 
 _OFTEN = 3
 _OFTEN_TEXTS = 2
-"""A line belongs to the frame, not to a document, if texts in which it occurs at least `_OFTEN`
-times outnumber other texts by `_OFTEN_TEXTS`."""
+"""A line is the frame's, not a document's, from when texts in which it occurs at least `_OFTEN`
+times, and with most documents, outnumber other texts by `_OFTEN_TEXTS`."""
 
-_WELL_KNOWN, _LEARN_EVERY = 16, 8
-"""Once each document of a text has been learned from `_WELL_KNOWN` texts, laar learns from only one
-such text in `_LEARN_EVERY`, to keep the documents from being evicted and to notice wrong ones."""
+_WELL_KNOWN, _LEARN_EVERY = 32, 8
+"""Once the lines of all documents were learned `_WELL_KNOWN` times, laar learns from only one such
+text in `_LEARN_EVERY`, to keep the documents from being evicted and to notice wrong ones."""
 
 MAX_PARSED = 30_000
 """Maximum number of parsed lines in the cache (0.2 KB each); beyond it, the cache is cleared."""
 
 MAX_FRAME = 4_000
-"""Maximum number of lines counted to recognize the frame, and of scopes for which the usual lines
-after the last document are known."""
+"""Maximum number of lines counted to recognize the frame, and of scopes for which the usual text
+around the documents is known."""
 
 _MOSTLY = 0.5
-"""Two lines form one piece if one is next to the other in more than this share of its cases."""
+"""Two lines belong together if one is next to the other in more than this share of its cases."""
 
-_SURE_TIMES = 8
-"""Cap on the count of a scope's usual closing; each text that closes differently lowers it by 1."""
+_NEARLY = 0.75
+"""The same share if only the cases next to the same line, or all in documents, are counted."""
 
 _SLOT_BITS = 21  # 4 MB; 500 chunks of 1 KB collide in 1 % of their lines
 _MASK = (1 << _SLOT_BITS) - 1
 _FULL = (1 << 16) - 1
-_BEGIN, _END = 1, 2  # the edges of a text, as neighbors
 
 
 class _Together:
-    """Counts of adjacent pairs of lines, and of the neighbors of each line.
+    """Counts of adjacent pairs of lines, and of each line before and after any other.
 
     The size is fixed, so collisions make some counts too high.
     """
@@ -100,47 +89,53 @@ class _Together:
     def __init__(self) -> None:
         self._counts = array("H", bytes(2 << _SLOT_BITS))
 
-    def note(self, keys: Iterable[int]) -> None:
-        """Count pairs and each line's neighbors; halve all counts if one reaches its maximum."""
+    def note(self, *keys: int) -> None:
+        """Count keys; halve all counts if one reaches its maximum."""
         counts = self._counts
         for key in keys:
             counts[key & _MASK] += 1
             if counts[key & _MASK] == _FULL:
                 np.frombuffer(counts, np.uint16)[:] >>= 1
 
-    def mostly(self, a: int, b: int, *, least: int = 2) -> bool:
-        """Return whether either line is mostly next to the other, and at least `least` times."""
+    def often(self, whole: int, part: int, share: float, least: int) -> bool:
+        """Return whether a part was seen in the whole in more than a share of its cases."""
+        count = self._counts[whole & _MASK]
+        return count > max(least, share * self._counts[part & _MASK])
+
+    def mostly(self, pair: int, *lines: int) -> bool:
+        """Return whether one of two lines is mostly next to the other, or was so once of twice."""
         counts = self._counts
-        pair = counts[hash((a, b)) & _MASK]
-        return pair >= least and 2 * pair > _MOSTLY * min(counts[a & _MASK], counts[b & _MASK])
+        most, (few, many) = counts[pair & _MASK], sorted(counts[line & _MASK] for line in lines)
+        return most > _MOSTLY * few or (most > 0 and many == 2)
 
 
 class Recurrences:
-    """The known documents of all scopes, and pieces that may become documents."""
+    """The long lines of all scopes seen before, and what was next to them."""
 
     def __init__(self) -> None:
         self.together = _Together()
-        self.frame: Latest[int, int] = Latest(MAX_FRAME)
-        """Lines that often recur within a text: how many more such texts there were than others."""
+        # Lines that often recur within a text: how many more such texts there were than others, and
+        # the number of the text since which they are the frame's.
+        self._often: Latest[int, int] = Latest(MAX_FRAME)
+        self._framed: Latest[int, int] = Latest(MAX_FRAME)
+        self.inside: Latest[int, bool] = Latest(MAX_FRAME)
+        """Gaps, with their scopes, that occur in documents."""
         self._parsed: dict[int, ParsedLine] = {}
-        self._pieces: Latest[int, Piece] = Latest(MAX_PIECES)
-        self._closings: Latest[int, tuple[int, int]] = Latest(MAX_FRAME)  # by scope, with a count
-        self._without_news = 0
-        # By the keys of the first long lines: documents by hash, with length and key of last line.
-        self._documents: OrderedDict[tuple[int, ...], Latest[int, tuple[int, int]]] = OrderedDict()
-        self._begun: Counter[tuple[int, ...]] = Counter()  # documents by the start of these keys
+        self._lines: Latest[int, Line] = Latest(MAX_KNOWN_LINES)
+        self._around: Latest[int, tuple[tuple[int, int, int], int]] = Latest(MAX_FRAME)
+        self._without_news = self._learned = 0  # texts
 
     def __len__(self) -> int:
-        """Return the number of pieces held."""
-        return len(self._pieces)
+        """Return the number of lines held."""
+        return len(self._lines)
 
-    def is_heading(self, *keys: int) -> bool:
-        """Return whether these long lines precede several documents, as a file's name does."""
-        return self._begun[keys] - (keys in self._documents) > 1
+    def usual(self, side: int) -> tuple[tuple[int, int, int], int]:
+        """Return what is usually before the first document, or after the last, and how often."""
+        return self._around.get(side, ((0, 0, 0), 0))
 
-    def is_closing(self, scope: int, lines: tuple[str, ...]) -> bool:
-        """Return whether these short lines usually follow the last document."""
-        return self._closings.get(scope, (0, 0))[0] == hash(lines)
+    def is_new(self, key: int) -> bool:
+        """Return whether a long line was not seen before."""
+        return key not in self._lines
 
     def find(self, scope: int, text: str) -> tuple[Block | None, Seen | None]:
         """Return the documents in a text, and the argument for `learn`; either may be None."""
@@ -149,14 +144,15 @@ class Recurrences:
         seen = self._read(scope, text)
         if not seen.lines.long:
             return None, None
+        self._gather(seen)
         return Edges(seen, self).block(), seen
 
     def _read(self, scope: int, text: str) -> Seen:
-        """Return the lines of a text, with each known document as one line, and their labels."""
+        """Return the lines of a text, and their labels."""
         lines = starts, cores, ends, keys, last_keys, long = Lines([], [], [], [], [], [])
-        seen = Seen(scope, text, lines, [], _COMPARED * len(text))
-        parsed, frame, begun = self._parsed, self.frame, self._begun
-        at, size = 0, len(text)
+        seen = Seen(scope, text, lines)
+        parsed, framed = self._parsed, self._framed
+        at, size, met = 0, len(text), False
         while at < size:
             stop = text.find("\n", at)
             if stop == at:
@@ -166,80 +162,33 @@ class Recurrences:
             start, number, core, end, own, is_long = parsed.get(hash(line)) or self._parse(line)
             if end:
                 n = len(keys)
-                key = last_key = hash((scope, own))
-                begin, end = at + core, at + end
-                if is_long and (not frame or frame.get(key, 0) < _OFTEN_TEXTS):
-                    known = (key,) in begun
-                    found = self._known(seen, begin, key, stop) if known else None
-                    if found is not None:
-                        end, last_key, piece = found
-                        seen.places.append(Place(n, len(long), piece))
-                        stop = text.find("\n", end)
-                    elif not (known or seen.places) and (lead := self._lead(scope, line)):
+                key = hash((scope, own))
+                if is_long and key not in framed:
+                    if not met and key not in self._lines and (lead := self._lead(scope, line)):
                         # Words of the frame that precede the first document become a separate line.
                         at += lead
+                        met = True
                         continue
                     long.append(n)
+                elif is_long:
+                    seen.frame[n] = framed[key]
                 if core > start:
                     seen.labels[n] = line[start:number], line[number:core]
                 starts.append(at + start)
-                cores.append(begin)
-                ends.append(end)
+                cores.append(at + core)
+                ends.append(at + end)
                 keys.append(key)
-                last_keys.append(last_key)
+                last_keys.append(key)
             if stop < 0:
                 break
             at = stop + 1
         return seen
 
     def _lead(self, scope: int, line: str) -> int:
-        """Return the length of words up to a colon before a known document; 0 if there are none."""
+        """Return the length of words up to a colon before a known line; 0 if there are none."""
         rest = line.partition(": ")[2]
         parsed = self._parsed.get(hash(rest)) or self._parse(rest)
-        return len(line) - len(rest) if (hash((scope, parsed[4])),) in self._begun else 0
-
-    def _known(self, seen: Seen, begin: int, key: int, stop: int) -> tuple[int, int, Piece] | None:
-        """Return the longest known document at `begin`, if any: end, last line's key and piece."""
-        scope, text = seen.scope, seen.text
-        keys = self._key(scope, text, key, stop, len(text))
-        for count in range(len(keys), 0, -1):
-            alike = self._documents.get(keys[:count])
-            if not alike or (count < KEY_LINES and self.is_heading(*keys[:count])):
-                continue
-            sizes = alike.items()
-            longest = sorted(sizes, key=lambda found: -found[1][0]) if len(sizes) > 1 else sizes
-            for whole, (size, last_key) in longest:
-                end = begin + size
-                if end > len(text) or text[end : end + 1].strip() or seen.left < size:
-                    continue
-                seen.left -= size
-                if hash((scope, text[begin:end])) != whole:
-                    continue
-                if count == 1 and size <= _LONGEST_HEADING and not self._is_among(seen, keys):
-                    continue
-                piece = self._pieces.get(whole)
-                if piece is not None:
-                    return end, last_key, piece
-        return None
-
-    def _is_among(self, seen: Seen, keys: tuple[int, ...]) -> bool:
-        """Return whether known documents, or an edge, are on both sides of the line being read."""
-        places = seen.places
-        follows = not places or places[-1].nth == len(seen.lines.long) - 1
-        return follows and (len(keys) == 1 or (keys[1],) in self._begun)
-
-    def _key(self, scope: int, text: str, key: int, stop: int, end: int) -> tuple[int, ...]:
-        """Return the keys of a long line that ends at `stop`, and of the next ones up to `end`."""
-        keys = [key]
-        for _ in range(MOST_SHORT):
-            if len(keys) == KEY_LINES or not 0 <= stop < end - 1:
-                break
-            at, stop = stop + 1, text.find("\n", stop + 1)
-            line = text[at : stop if stop >= 0 else len(text)]
-            parsed = self._parsed.get(hash(line)) or self._parse(line)
-            if parsed[5]:
-                keys.append(hash((scope, parsed[4])))
-        return tuple(keys)
+        return len(line) - len(rest) if hash((scope, parsed[4])) in self._lines else 0
 
     def _parse(self, line: str) -> ParsedLine:
         """Parse a line; results are cached because most lines recur."""
@@ -247,133 +196,141 @@ class Recurrences:
             self._parsed.clear()
         return self._parsed.setdefault(hash(line), parse_line(line))
 
+    def _gather(self, seen: Seen) -> None:
+        """Make one line of each document, and find the edges that are uncertain."""
+        lines, pairs = seen.lines, seen.pair()
+        seen.counted = counted = [*map(seen.counts, range(len(pairs)))]
+        known = [self._lines.get(lines.keys[i]) for i in lines.long]
+        breaks = [n for n, keys in enumerate(counted) if self._is_break(n, known, keys)]
+        spans: list[Place] = []
+        for start, stop in pairwise(breaks):
+            first, last = lines.long[start], lines.long[stop - 1]
+            if None in known[start:stop] or lines.ends[last] - lines.cores[first] < LEAST_CHARS:
+                continue
+            spans.append(Place(first, last, known[start] or Line(), known[stop - 1] or Line()))
+            for _, ended, begun in counted[start + 1 : stop]:
+                seen.inner += hash((ended, END)), hash((BEGIN, begun))
+        if spans:
+            seen.join(spans)
+        often = self.together.often
+        for place in seen.places:
+            nth, (alone, before, after, between) = place.nth, seen.beside(place)
+            (start, _, begun), (stop, ended, _) = seen.counts(nth), seen.counts(nth + 1)
+            for at, line, triple, edge, inner, own in (
+                (nth, before, after, start, hash((BEGIN, begun)), begun),
+                (nth + 1, after, before, stop, hash((ended, END)), ended),
+            ):
+                if (
+                    often(line, alone, _MOSTLY, 0)
+                    or often(between, triple, _NEARLY, 1)
+                    or often(inner, own, _NEARLY, 1)
+                    or (often(edge, edge, 0, 0) and not often(alone, alone, 0, 0))
+                ):
+                    seen.stuck.add(at)
+
+    def _is_break(self, nth: int, known: list[Line | None], keys: tuple[int, int, int]) -> bool:
+        """Return whether a document may end before a long line, and another begin with it."""
+        a, b = known[nth - 1] if nth else None, known[nth] if nth < len(known) else None
+        if nth and a is None:  # next to new text, only what varied there before is an edge
+            return b is not None and not b.before
+        if nth < len(known) and b is None:
+            return a is not None and not a.after
+        return not self.together.mostly(*keys)
+
     # -- learning ------------------------------------------------------------------------------
 
     def learn(self, seen: Seen) -> None:
         """Learn from a text that was sent; if nothing is new, only from one in `_LEARN_EVERY`."""
         lines, nths = seen.lines, [place.nth for place in seen.places]
         is_known = len(nths) > 2 and nths[-1] - nths[0] < len(nths)
-        if is_known and all(piece.times >= _WELL_KNOWN for _, _, piece in seen.places):
+        if is_known and all(place.first.times >= _WELL_KNOWN for place in seen.places):
             self._without_news += 1
             if self._without_news % _LEARN_EVERY:
                 return
-        keys = [lines.keys[i] for i in lines.long]
-        self._learn_frame(keys)
-        if seen.places:
-            self._learn_closing(seen, seen.places[-1])
-        pairs = [(lines.last_keys[i], key) for i, key in zip(lines.long, keys[1:], strict=False)]
-        sides = [side for pair in pairs for side in (*pair, hash(pair))]
-        self.together.note([*sides, keys[0], lines.last_keys[lines.long[-1]]])  # text's edges last
-        # There is a break before each long line that is not joined to the previous one.
-        documents = set(nths)
-        starts = [0]
-        for n, pair in enumerate(pairs, 1):
-            least = 2 if n - 1 in documents or n in documents else 1
-            if not self.together.mostly(*pair, least=least):
-                starts.append(n)
-        stops = [*starts[1:], len(lines.long)]
-        for n, stop in enumerate(stops):
-            piece = self._learn_piece(seen, documents, starts, n, stop)
-            # A piece that always follows the same line, a heading, is a document together with it.
-            if piece and piece.before and piece.times > 1 and n and starts[n] - 1 not in documents:
-                self._learn_piece(seen, documents, starts, n - 1, stop)
+        self._learned += 1
+        self._learn_frame([lines.keys[i] for i in lines.long], len(seen.places))
+        for around in seen.around:
+            self._learn_around(*around)
+        pairs = seen.pairs
+        for keys in seen.counted:
+            self.together.note(*keys)
+        for place in seen.places:
+            self.together.note(*seen.beside(place))
+        self.together.note(*seen.inner)
+        first, last = (nths[0], nths[-1]) if nths else (len(lines.long), -1)
+        for nth, i in enumerate(lines.long):
+            # What is before the first document and after the last is the frame's.
+            start = self._learn_start(lines.keys[i], pairs[nth][0])
+            self._learn_head(seen, start, nth, follows=nth > first)
+            end = self._learn_end(lines.last_keys[i], pairs[nth + 1][1])
+            if nth < last:
+                self._learn_tail(seen, end, nth)
 
-    def _learn_piece(
-        self, seen: Seen, documents: set[int], starts: list[int], n: int, stop: int
-    ) -> Piece | None:
-        """Record the span from the break `n` to the long line `stop`; None if it is short."""
-        lines, start = seen.lines, starts[n]
-        before = lines.last_keys[lines.long[start - 1]] if start else _BEGIN
-        after = lines.keys[lines.long[stop]] if stop < len(lines.long) else _END
-        piece = self._piece(seen, lines.long[start], lines.long[stop - 1], before, after)
-        if piece is not None:
-            # Only next to another document do short lines show where this one begins or ends.
-            if n > 1 or (n and start - 1 in documents):
-                self._learn_start(seen, piece, start, before)
-            if stop < starts[-1] or stop in documents:
-                self._learn_end(seen, piece, stop - 1, after)
-        return piece
-
-    def _learn_frame(self, keys: list[int]) -> None:
+    def _learn_frame(self, keys: list[int], documents: int) -> None:
         """Record which of a text's long lines occur in it often."""
-        frame = self.frame
+        frame, often = self._often, max(_OFTEN, documents // 2 + 1)
         for key, count in Counter(keys).items():
-            texts = frame.get(key, 0) + (1 if count >= _OFTEN else -1)
+            texts = frame.get(key, 0) + (1 if count >= often else -1)
             if texts > 0:
-                frame[key] = min(texts, 2 * _OFTEN_TEXTS)
+                frame[key] = texts
             else:
                 frame.pop(key, None)
+            if texts >= _OFTEN_TEXTS:
+                self._framed[key] = self._framed.get(key, self._learned + 1)
 
-    def _learn_closing(self, seen: Seen, last: Place) -> None:
-        """Count the short lines that follow the last document, to find the scope's usual ones."""
-        rest = hash(seen.without_numbers(last.line + 1, seen.lines.after(last.nth)))
-        usual, times = self._closings.get(seen.scope, (0, 0))
-        if usual == rest or not times:
-            self._closings[seen.scope] = rest, min(times + 1, _SURE_TIMES)
+    def _learn_around(self, side: int, now: tuple[int, int, int]) -> None:
+        """Count what is before the first document, or after the last, to find what usually is."""
+        usual, times = self.usual(side)
+        if usual == now or not times:
+            self._around[side] = now, min(times + 1, SURE_TIMES)
         else:
-            self._closings[seen.scope] = usual, times - 1
+            self._around[side] = usual, times - 1
 
-    def _piece(self, seen: Seen, first: int, last: int, before: int, after: int) -> Piece | None:
-        """Record a span between two breaks and its neighbors; return None if it is short."""
-        lines = seen.lines
-        begin, end = lines.cores[first], lines.ends[last]
-        if end - begin < LEAST_CHARS:
-            return None
-        whole = hash((seen.scope, seen.text[begin:end]))
-        piece = self._pieces.get(whole)
-        if piece is None:
-            piece = Piece(before, after)
-        else:
-            piece.times += 1
-            if piece.before != before:
-                piece.before = 0
-            if piece.after != after:
-                piece.after = 0
-        self._pieces[whole] = piece
-        if not piece.before and not piece.after:  # a document
-            line_end = seen.text.find("\n", begin)
-            keys = self._key(seen.scope, seen.text, lines.keys[first], line_end, end)
-            known = self._documents.pop(keys, None)
-            if known is None:
-                known = Latest(MAX_ALIKE)
-                self._begun.update(_beginnings(keys))
-            known[whole] = end - begin, lines.last_keys[last]
-            self._documents[keys] = known
-            if len(self._documents) > MAX_DOCUMENTS:
-                evicted, _ = self._documents.popitem(last=False)
-                for keys in _beginnings(evicted):
-                    self._begun[keys] -= 1
-                    if not self._begun[keys]:
-                        del self._begun[keys]
-        return piece
+    def _learn_start(self, key: int, before: int) -> Line:
+        """Record what precedes a long line."""
+        line = self._lines[key] = self._lines.get(key) or Line()
+        line.times += 1
+        if line.before != before:
+            line.before = before if line.before < 0 else 0
+        return line
 
-    @staticmethod
-    def _learn_start(seen: Seen, piece: Piece, nth: int, before: int) -> None:
-        """Record what precedes a piece that follows a document."""
+    def _learn_end(self, key: int, after: int) -> Line:
+        """Record what follows a long line."""
+        line = self._lines[key] = self._lines.get(key) or Line()
+        line.times += 1
+        if line.after != after:
+            line.after = after if line.after < 0 else 0
+        return line
+
+    def _renew(self, seen: Seen, line: Line, gap: range) -> None:
+        """Forget the short lines next to a line if some of them were long then."""
+        if line.head is line.tail is None or any(seen.frame.get(i, 0) > line.since for i in gap):
+            line.head = line.tail = None
+            line.since = self._learned
+
+    def _learn_head(self, seen: Seen, line: Line, nth: int, *, follows: bool) -> None:
+        """Record the labels of a line, and the short lines before it if a document may be there."""
         lines, first = seen.lines, seen.lines.long[nth]
-        head = tuple(lines.keys[lines.before(nth) : first][-MOST_SHORT:])
-        if piece.head != head:
-            piece.head = head if piece.head is None else common_end(piece.head, head)
-        if piece.previous != before:
-            piece.previous = before if piece.previous < 0 else 0
-        above = [seen.labels.get(first - k, NO_LABEL) for k in range(len(piece.head) + 1)]
-        now = [(hash(number), hash(name)) for number, name in above]  # 0 for an empty string
-        if piece.labels != now:
-            piece.labels = [
-                (number if number == known[0] else None, name if name == known[1] else None)
-                for (number, name), known in zip(now, piece.labels or now, strict=False)
+        if follows:
+            self._renew(seen, line, range(lines.before(nth), first))
+            head = tuple(lines.keys[lines.before(nth) : first][-MOST_SHORT:])
+            line.head = head if line.head is None else common_end(line.head, head)
+        above = [seen.labels.get(first - k, NO_LABEL) for k in range(len(line.head or ()) + 1)]
+        # The hash of an empty string is 0.
+        now: list[tuple[int | None, int | None]] = [(hash(a), hash(b)) for a, b in above]
+        if not follows:
+            now[1:] = line.labels[1:]
+        if line.labels != now:
+            known = [*line.labels, *now[len(line.labels) :]]
+            line.labels = [
+                (number if number == old_number else None, name if name == old_name else None)
+                for (number, name), (old_number, old_name) in zip(now, known, strict=False)
             ]
 
-    @staticmethod
-    def _learn_end(seen: Seen, piece: Piece, nth: int, after: int) -> None:
-        """Record what follows a piece that precedes a document."""
+    def _learn_tail(self, seen: Seen, line: Line, nth: int) -> None:
+        """Record the short lines after a line."""
         lines = seen.lines
+        self._renew(seen, line, range(lines.long[nth] + 1, lines.after(nth)))
         tail = tuple(lines.keys[lines.long[nth] + 1 : lines.after(nth)][:MOST_SHORT])
-        if piece.tail != tail:
-            piece.tail = tail if piece.tail is None else common_start(piece.tail, tail)
-        if piece.next != after:
-            piece.next = after if piece.next < 0 else 0
-
-
-def _beginnings(keys: tuple[int, ...]) -> list[tuple[int, ...]]:
-    return [keys[:count] for count in range(1, len(keys) + 1)]
+        if line.tail != tail:
+            line.tail = tail if line.tail is None else common_start(line.tail, tail)
