@@ -8,7 +8,6 @@ one item, so that none is cut; a first or last document with an uncertain outer 
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -85,11 +84,7 @@ class Edges:
         self._separate([gap for gap in gaps if gap is not None and gap.sure])
         bounds: list[_Bound] = []
         for (x, y), gap in zip(pairs, gaps, strict=True):
-            if gap is None:
-                bounds += [
-                    bound for bound in self._around_unknown(x, y) if self._is_foreign(*bound)
-                ]
-            elif bound := self._between(x, y, gap):
+            if gap is not None and (bound := self._between(x, y, gap)):
                 bounds.append(bound)
         bounds = self._alike(bounds)
         stop = self._tail(places[-1])
@@ -326,34 +321,3 @@ class Edges:
         if first + len(own) > stop or tuple(lines.keys[first : first + len(own)]) != own:
             return None
         return first + len(own)
-
-    def _is_foreign(self, end: int, start: int) -> bool:
-        """Return whether a gap occurs in no known document, so that it separates new ones, too."""
-        seen, inside = self._seen, self._known.inside
-        gap = NUMBER.sub("#", seen.text[end:start])
-        key = hash((seen.scope, gap))
-        for place in seen.places:
-            if key in inside:
-                return False
-            own = seen.text[seen.lines.cores[place.line] : seen.lines.ends[place.line]]
-            if gap in (NUMBER.sub("#", own) if "#" in gap else own):
-                inside[key] = True
-        return key not in inside
-
-    def _around_unknown(self, x: Place, y: Place) -> list[_Bound]:
-        """Return those bounds that are certain of an unknown item between two documents."""
-        lines, size = self._seen.lines, len(self._separator)
-        bounds: list[_Bound] = []
-        end = self._tail(x)
-        if end is not None and self._seen.without_numbers(end, end + size) == self._separator:
-            after = end + size
-            begin = lines.starts[after]
-            if self._numbered:
-                begin += len(self._seen.labels.get(after, NO_LABEL)[0])
-            bounds.append((lines.ends[end - 1], begin))
-        start = self._start(y)
-        if start is not None:
-            line = bisect_right(lines.starts, start) - 1
-            if self._seen.without_numbers(max(0, line - size), line) == self._separator:
-                bounds.append((lines.ends[line - size - 1], start))
-        return [bound for bound in bounds if bound[0] < bound[1]]

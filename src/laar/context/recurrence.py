@@ -118,8 +118,6 @@ class Recurrences:
         # the number of the text since which they are the frame's.
         self._often: Latest[int, int] = Latest(MAX_FRAME)
         self._framed: Latest[int, int] = Latest(MAX_FRAME)
-        self.inside: Latest[int, bool] = Latest(MAX_FRAME)
-        """Gaps, with their scopes, that occur in documents."""
         self._parsed: dict[int, ParsedLine] = {}
         self._lines: Latest[int, Line] = Latest(MAX_KNOWN_LINES)
         self._around: Latest[int, tuple[tuple[int, int, int], int]] = Latest(MAX_FRAME)
