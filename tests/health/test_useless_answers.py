@@ -118,7 +118,7 @@ def test_a_quick_liar_of_two_gets_half_of_the_requests_and_an_honest_fast_one_mo
         fleet = Fleet([quick, slow], shape=SHAPES["gateway"], seed=seed, rate_per_s=rate_per_s)
         fleet.run(24.0)
         shares.append(fleet.share(since=8.0))
-        assert fleet.probes <= 8
+        assert fleet.probes <= 10
     assert shares[0] <= 0.65
     assert shares[1] >= 0.8
 
