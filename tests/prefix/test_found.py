@@ -95,10 +95,13 @@ def test_others_hits_and_short_prompts_disprove_nothing():
 
 
 @pytest.mark.parametrize("seen", ["", "answer", "counter", "snapshot"])
-def test_prompts_in_flight_count_as_cached_only_where_something_was_ever_found(seen):
+def test_prompts_in_flight_count_as_cached_unless_nothing_is_ever_found(seen):
     picker = Picker()
     beliefs, chain = picker.beliefs, picker.chain(PROMPTS[2])
     beliefs.settle(beliefs.insert(0, chain, 0.0), None)
+    sent = [beliefs.insert(0, picker.chain(PROMPTS[0]), 0.5)]
+    assert picker.believed(0, PROMPTS[2]) > 0.85  # nothing is known yet
+    beliefs.settle(sent[0], None)
     if seen == "answer":
         beliefs.settle(beliefs.insert(0, chain, 1.0), 0.9)
     elif seen == "counter":

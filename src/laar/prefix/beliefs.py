@@ -92,7 +92,7 @@ class Shown(NamedTuple):
     found: Annotated[list[_Amount], Meta(min_length=3, max_length=3)]
     shown: Annotated[list[_Amount], Meta(min_length=3, max_length=3)]
     fetching: Annotated[float, Meta(ge=0.05, le=5)]
-    seen: bool = False
+    reuses: Annotated[int, Meta(ge=-1, le=1)] = 0
 
 
 class PrefixWatcher(Protocol):
@@ -177,7 +177,7 @@ class PrefixBeliefs:
         """Return `shares`, `fetched` and `left` of a `PrefixMatch`."""
         held, fetched, left = self.index.shares(chain), None, None
         shares = held * self.found.shares
-        told = (shares * chain.total_bytes >= LEAST_MISS_BYTES) & ~self.found.seen
+        told = (shares * chain.total_bytes >= LEAST_MISS_BYTES) & (self.found.reuses < 0)
         for slot in told.nonzero()[0].tolist():
             if self.index.claims[slot]:  # idle siblings should get copies, too
                 shares[slot] = max(0.0, shares.item(slot) - self.index.claimed(slot, chain))
@@ -280,8 +280,8 @@ class PrefixBeliefs:
         if prompt_tokens > 0 and model:
             self.lengths.learn(receipt.chain, model, prompt_tokens)
         chain, proven = receipt.chain, receipt.proven
-        if share:
-            self.found.seen[receipt.slot] = True
+        if share or chain.bytes_of(proven) >= LEAST_MISS_BYTES:
+            self.found.saw(receipt.slot, found=bool(share))
         if share is not None and share < _MISSED * shown:
             self.blocks_held.missed(receipt.slot, chain, share * prompt_tokens)
         if self.states.grids or self.blocks_held.blocks:
@@ -317,14 +317,14 @@ class PrefixBeliefs:
         """Return what the answers of a slot's engine have shown."""
         found, shown = (each.sums[:, slot].tolist() for each in (self.found, self.shown))
         fetching = self.blocks_held.tiers.paces.get(slot, 1.0)
-        density, seen = self.density.sums.get(slot, [0.0, 0.0]), bool(self.found.seen[slot])
-        return Shown(density, found, shown, fetching, seen)
+        density, reuses = self.density.sums.get(slot, [0.0, 0.0]), self.found.reuses.item(slot)
+        return Shown(density, found, shown, fetching, reuses)
 
     def restore(self, slot: int, shown: Shown) -> None:
         """Restore a result of `state`."""
         self.density.sums[slot] = shown.density
         self.found.restore(slot, shown.found)
-        self.found.seen[slot] |= shown.seen
+        self.found.reuses[slot] = self.found.reuses[slot] or shown.reuses
         self.shown.restore(slot, shown.shown)
         self.blocks_held.tiers.paces[slot] = shown.fetching
 

@@ -6,8 +6,9 @@ beliefs are multiplied by the share of them that recent answers confirmed.
 
 An answer's usage says what was found. For engines that don't report it, the counters on the metrics
 page do: if none of the tokens looked up during a request were found, its prompt wasn't either.
-Of an engine that says neither, nothing is ever known: as long as it was not seen to find anything,
-a prompt in flight there isn't believed cached (`laar.prefix.beliefs`), so idle siblings get copies.
+Of an engine that says neither, nothing is ever known: once an answer should have shown a find, and
+none like it ever did, a prompt in flight there isn't believed cached (`laar.prefix.beliefs`), so
+idle siblings get copies.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ class Found:
         """Found, believed, and weight of the prior, by slot."""
         self.shares: Floats = np.ones(0)
         """Share of what is believed that is found, in 0..1, by slot; read only."""
-        self.seen: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
-        """Whether the engine was ever seen to find anything, by slot."""
+        self.reuses: npt.NDArray[np.int8] = np.zeros(0, np.int8)
+        """By slot, 1 once an engine like it was seen to find anything; -1 if an answer should have
+        shown that, and none did."""
         self.alike: Callable[[int], Slots] = lambda _slot: np.arange(len(self.shares))
         """Returns the slots whose engines are like that of a slot, itself included."""
         self.counted: dict[int, Counted] = {}
@@ -75,10 +77,16 @@ class Found:
         if not (math.isfinite(queries) and math.isfinite(hits)):
             return
         self.counted[slot] = queries, hits
-        self.seen[slot] |= hits > 0.0
+        if hits > 0.0:
+            self.saw(slot, found=True)
         for before, believed in self._awaited.pop(slot, ()):
             if queries != before[0]:  # some may be other requests' hits: the benefit of the doubt
                 self._learn(slot, believed, believed if hits != before[1] else 0.0)
+
+    def saw(self, slot: int, *, found: bool) -> None:
+        """Record whether an answer that should have shown a find did; one find decides."""
+        slots = self.alike(slot)
+        self.reuses[slots] = 1 if found else np.where(self.reuses[slots] > 0, 1, -1)
 
     def _learn(self, slot: int, believed: float, found: float) -> None:
         self.sums[:, slot] *= _KEPT
@@ -90,7 +98,7 @@ class Found:
 
     def restore(self, slot: int, sums: Sequence[float]) -> None:
         """Restore a slot's `sums`."""
-        self.seen[slot] = sums[0] > 0.0
+        self.reuses[slot] = sums[0] > 0.0
         self.sums[:, slot] = np.add(sums, (0.0, 0.0, 1e-200)) / _KEPT  # as `_learn` fades them
         self._learn(slot, 0.0, 0.0)
 
@@ -101,13 +109,13 @@ class Found:
         self.sums = np.pad(self.sums, ((0, 0), (0, more)))
         self.sums[2, before:] = 1.0
         self.shares = np.pad(self.shares, (0, more), constant_values=1.0)
-        self.seen = np.pad(self.seen, (0, more))
+        self.reuses = np.pad(self.reuses, (0, more))
 
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed."""
         self.sums[:, slot] = 0.0, 0.0, 1.0
         self.shares[slot] = 1.0
-        self.seen[slot] = False
+        self.reuses[slot] = 0
         self.counted.pop(slot, None)
         self._awaited.pop(slot, None)
         self._reports.discard(slot)

@@ -77,7 +77,7 @@ def run_on(
     )
     prefixes = fleet.director.prefixes
     assert prefixes is not None
-    prefixes.found.seen[:] = True  # llm-router takes for granted that engines reuse prefixes
+    prefixes.found.reuses[:] = 1  # llm-router takes for granted that engines reuse prefixes
     tally = Tally()
     sessions = router_sessions(shape, generator(seed, f"workload {shape.sessions}"))
     converse(fleet, sessions, tally.add)
