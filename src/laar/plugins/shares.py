@@ -49,6 +49,7 @@ _IMPLAUSIBLE = math.log(1.5)  # an endpoint that much faster than the usual one 
 _AT_ONCE = math.log(3.0)  # and one whose answers, of known lengths, end that much earlier
 _STILL = 0.7  # how much of that keeps an endpoint quick
 _SURE = 3.0  # standard errors that chance explains
+_LEAST_S = 0.005  # shorter times differ by the jitter of networks
 _ENDS = 40.0  # effective number of answers in the means
 _FEW = 2.0  # minimum number of answers for a comparison with siblings
 _KNOWN = 0.3  # minimum weight of an endpoint's answers, which fades, to compare its pace
@@ -150,7 +151,7 @@ class FairShares(Plugin):
             slot, seconds, tokens = ends.popleft()
             mean, seen, counted = self._ends.get(slot, (0.0, 0.0, 0.0))
             seen = min(seen + 1.0, _ENDS)
-            mean += (math.log(max(seconds, 1e-6)) - mean) / seen
+            mean += (math.log(max(seconds, _LEAST_S)) - mean) / seen
             self._ends[slot] = mean, seen, counted + bool(tokens)
             models.add(of.item(slot))
         for model_id in models - {-1}:  # an endpoint without one is leaving

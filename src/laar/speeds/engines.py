@@ -279,7 +279,8 @@ class Engines:
         if answer_tokens and began.mode:
             answer_tokens = max(round(answer_tokens / longer), 1)
         # However early it ends, it says something of an endpoint that is much faster than expected.
-        ends_s = max(took, 0.1 * latency_s) / longer / (1.0 + d1 / d0 * others)
+        here_s = max(latency_s - began.rtt_s, 1e-4)  # else a near endpoint would seem quick
+        ends_s = max(took, 0.1 * here_s) / longer / (1.0 + d1 / d0 * others)
         self.ends.append((slot, ends_s, answer_tokens))
         if took <= 0.0:
             return
