@@ -145,6 +145,7 @@ class _Held:
     states: set[int | bytes] | None = None  # blocks with a state; None if it keeps none
     resumed_at: set[int] = field(default_factory=set)  # those of `own`
     copies: dict[int | bytes, int] = field(default_factory=dict)  # extra copies of the same block
+    doubtful: set[int] = field(default_factory=set)  # removed once, and still held
     twins: dict[int, int] = field(default_factory=dict)  # more names of blocks that seem the same
     slower: dict[int | bytes, int] = field(default_factory=dict)  # tiers by engine name, a bit each
     late: deque[tuple[str, Chain]] = field(default_factory=lambda: deque(maxlen=_MAX_LATE))
@@ -269,6 +270,8 @@ class TokenBlocks:
                     continue
                 held.slower[name] ^= 1 << tier
             copies = held.copies.get(name, 0)
+            if copies:
+                held.doubtful.add(held.own.get(name, 0))
             if copies > 1:
                 held.copies[name] = copies - 1
             elif copies:
@@ -276,6 +279,7 @@ class TokenBlocks:
             else:
                 held.slower.pop(name, None)
                 hash_ = held.own.pop(name, 0)
+                held.doubtful.discard(hash_)
                 if twins := held.twins.pop(hash_, 0):
                     held.twins |= {hash_: twins - 1} if twins > 1 else {}
                     self.blocks -= 1
@@ -335,7 +339,7 @@ class TokenBlocks:
         return held
 
     def missed(self, slot: int, chain: Chain, found_tokens: float) -> None:
-        """Forget blocks of a prompt that an engine did not find, though it has stored them.
+        """Forget blocks of a prompt that an engine did not find, if they were removed before.
 
         Some engines report a block stored more often than removed. It is kept if it was stored more
         than once, as the engine may have computed it just now.
@@ -346,10 +350,12 @@ class TokenBlocks:
             return
         size, tokens = place[1].size, place[1].tokens_at(place[0])
         blocks = set(place[1].blocks[int(found_tokens) // size : int(tokens) // size])
+        blocks &= held.doubtful
         for name in [name for name in held.copies if held.own.get(name) in blocks]:
             del held.copies[name]
             held.slower.pop(name, None)
             blocks.discard(held.own[name])
+        held.doubtful -= blocks
         for hash_ in blocks - held.twins.keys():
             self._forget(slot, hash_)
 
