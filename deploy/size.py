@@ -18,18 +18,18 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "laar"
 
 LIMITS = {
-    "lines": 53_134,
-    "statements": 32_596,
-    "lines of data": 867,
-    "modules": 236,
-    "lines of core": 7_098,
-    "lines loaded": 37_437,
+    "lines": 53_829,
+    "statements": 33_112,
+    "lines of data": 873,
+    "modules": 240,
+    "lines of core": 3_596,
+    "lines loaded": 38_080,
     "settings": 135,
-    "lines of tests": 59_778,
-    "lines of lab and bench": 33_178,
+    "lines of tests": 60_900,
+    "lines of lab and bench": 30_950,
     "words of README": 700,
-    "words of docs": 67_295,
-    "words of lab notes": 66_310,
+    "words of docs": 66_487,
+    "words of lab notes": 24_936,
     "words unreleased": 2_000,
 }
 """The current figures, except those of words. A commit that raises one says what came, and what it
