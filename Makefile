@@ -54,7 +54,7 @@ size: $(STAMP)
 	$(BIN)/python deploy/size.py
 
 # The directories whose tests start no server, for `make quick`.
-QUICK := core explain flow health policies prefix accuracy protocol settings sharing telemetry
+QUICK := core fleet speeds plugins explain flow health policies prefix accuracy protocol settings sharing telemetry
 
 # Tests spend half of their time waiting for servers, so two of them share a core.
 WORKERS := $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
