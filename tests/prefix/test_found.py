@@ -101,7 +101,7 @@ def test_prompts_in_flight_count_as_cached_unless_nothing_is_ever_found(seen):
     beliefs.settle(beliefs.insert(0, chain, 0.0), None)
     sent = [beliefs.insert(0, picker.chain(PROMPTS[0]), 0.5)]
     assert picker.believed(0, PROMPTS[2]) > 0.85  # nothing is known yet
-    beliefs.settle(sent[0], None)
+    beliefs.settle(sent[0], None, 4_000)
     if seen == "answer":
         beliefs.settle(beliefs.insert(0, chain, 1.0), 0.9)
     elif seen == "counter":

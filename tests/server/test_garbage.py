@@ -51,11 +51,14 @@ async def _asked(http, upstream, url, number) -> None:
         await answer.read()
     gone = asyncio.Event()
 
-    async def chunks():
-        yield b"data: {}\n\n"
-        await gone.wait()
+    class Chunks:
+        """May be sent twice, as a probe may ask at the same time."""
 
-    upstream.chat_answer = Answer.sse(chunks())
+        async def __aiter__(self):
+            yield b"data: {}\n\n"
+            await gone.wait()
+
+    upstream.chat_answer = Answer.sse(Chunks())
     answer = await http.post(f"{url}/v1/chat/completions", json={**chat, "stream": True})
     await answer.content.readany()
     answer.close()  # in the middle of the answer

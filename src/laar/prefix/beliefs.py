@@ -280,7 +280,7 @@ class PrefixBeliefs:
         if prompt_tokens > 0 and model:
             self.lengths.learn(receipt.chain, model, prompt_tokens)
         chain, proven = receipt.chain, receipt.proven
-        if share or chain.bytes_of(proven) >= LEAST_MISS_BYTES:
+        if share or (prompt_tokens > 0 and chain.bytes_of(proven) >= LEAST_MISS_BYTES):
             self.found.saw(receipt.slot, found=bool(share))
         if share is not None and share < _MISSED * shown:
             self.blocks_held.missed(receipt.slot, chain, share * prompt_tokens)

@@ -85,8 +85,10 @@ class Found:
 
     def saw(self, slot: int, *, found: bool) -> None:
         """Record whether an answer that should have shown a find did; one find decides."""
-        slots = self.alike(slot)
-        self.reuses[slots] = 1 if found else np.where(self.reuses[slots] > 0, 1, -1)
+        known = self.reuses.item(slot)
+        if known == 0 or (found and known < 0):
+            slots = self.alike(slot)
+            self.reuses[slots] = 1 if found or (self.reuses[slots] > 0).any() else -1
 
     def _learn(self, slot: int, believed: float, found: float) -> None:
         self.sums[:, slot] *= _KEPT
