@@ -163,6 +163,8 @@ class Engine:
             answer = self.page or response(METRICS, kind=b"text/plain")
         elif line.startswith((b"GET /health", b"GET /v1/models")):
             answer = response(b'{"object":"list","data":[{"id":"m"}]}')
+        elif b"user-agent: laar-probe" in head.lower():
+            answer = response(b"")
         else:
             self.seen.append(seen)
             answer = self.answer

@@ -280,7 +280,8 @@ class PrefixBeliefs:
         if prompt_tokens > 0 and model:
             self.lengths.learn(receipt.chain, model, prompt_tokens)
         chain, proven = receipt.chain, receipt.proven
-        if share or (prompt_tokens > 0 and chain.bytes_of(proven) >= LEAST_MISS_BYTES):
+        is_silent = share is None and prompt_tokens > 0
+        if share or is_silent or (share == 0.0 and chain.bytes_of(proven) >= LEAST_MISS_BYTES):
             self.found.saw(receipt.slot, found=bool(share))
         if share is not None and share < _MISSED * shown:
             self.blocks_held.missed(receipt.slot, chain, share * prompt_tokens)

@@ -6,9 +6,9 @@ beliefs are multiplied by the share of them that recent answers confirmed.
 
 An answer's usage says what was found. For engines that don't report it, the counters on the metrics
 page do: if none of the tokens looked up during a request were found, its prompt wasn't either.
-Of an engine that says neither, nothing is ever known: once an answer should have shown a find, and
-none like it ever did, a prompt in flight there isn't believed cached (`laar.prefix.beliefs`), so
-idle siblings get copies.
+Of an engine that says neither, nothing is ever known: once an answer says nothing, or should have
+shown a find, and none like it ever did, a prompt in flight there isn't believed cached
+(`laar.prefix.beliefs`), so idle siblings get copies.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Found:
         self.shares: Floats = np.ones(0)
         """Share of what is believed that is found, in 0..1, by slot; read only."""
         self.reuses: npt.NDArray[np.int8] = np.zeros(0, np.int8)
-        """By slot, 1 once an engine like it was seen to find anything; -1 if an answer should have
-        shown that, and none did."""
+        """By slot, 1 once an engine like it was seen to find anything; -1 if answers
+        don't say, or should have shown that, and none did."""
         self.alike: Callable[[int], Slots] = lambda _slot: np.arange(len(self.shares))
         """Returns the slots whose engines are like that of a slot, itself included."""
         self.counted: dict[int, Counted] = {}
