@@ -18,14 +18,14 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "laar"
 
 LIMITS = {
-    "lines": 53_831,
-    "statements": 33_114,
+    "lines": 53_832,
+    "statements": 33_115,
     "lines of data": 873,
     "modules": 240,
     "lines of core": 3_596,
-    "lines loaded": 38_082,
+    "lines loaded": 38_083,
     "settings": 135,
-    "lines of tests": 60_903,
+    "lines of tests": 60_905,
     "lines of lab and bench": 30_950,
     "words of README": 700,
     "words of docs": 66_487,
