@@ -188,7 +188,7 @@ class Adapters(Plugin):
     def save(self) -> object:
         """Return the adapters that were used at each endpoint, the latest last."""
         return [
-            (self._table.spec(slot).key, list(known.last))
+            (self._table.address(slot), list(known.last))  # it may be leaving
             for slot, known in self._endpoints.items()
         ]
 

@@ -275,7 +275,8 @@ class DeadlyBodies(Plugin):
 
     def _sent(self, case: Case, slot: int, repeated_at: tuple[str, ...]) -> None:
         """Note where a copy is, and where Envoy will repeat it."""
-        rank = self._table.spec(slot).rank
+        spec = self._table.by_slot.get(slot)  # None if the endpoint has left
+        rank = None if spec is None else spec.rank
         case.places[slot] = math.inf
         for address in repeated_at:
             if (sent_to := self._table.slot(key_of(address, rank))) >= 0:

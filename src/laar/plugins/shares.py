@@ -171,9 +171,9 @@ class FairShares(Plugin):
 
     def save(self) -> object:
         """Return how soon answers ended, what is usual, and which endpoints are quick, or held."""
-        spec = self._core.table.spec
-        ends = [(spec(slot).key, *known) for slot, known in self._ends.items()]
-        quick = [(spec(slot).key, log, slot in self.held) for slot, log in self.quick.items()]
+        key_of = self._core.table.address  # some may be leaving
+        ends = [(key_of(slot), *known) for slot, known in self._ends.items()]
+        quick = [(key_of(slot), log, slot in self.held) for slot, log in self.quick.items()]
         return [ends, [(*of, log) for of, log in self._usual.items()], quick]
 
     def restore(self, saved: object) -> None:
