@@ -87,10 +87,10 @@ def view_of(
         view.tpot_objective_s = by_name.get(request.objective, by_name.get(request.model))
     is_open = group.plain is not None or request.model in chooser.settings.aliases
     _judge(view, known, judged, tried, wrong_s=chooser.settings.wrong_answer_s if is_open else None)
-    if match is not None:
-        _match(view, match)
+    shares = None if match is None else _match(view, match)
     if group.prefillers is not None:
-        view.apart = _apart(chooser, group, view, known, by_model, match)
+        again = None if match is None else match.again
+        view.apart = _apart(chooser, group, view, known, by_model, shares, again)
     if len(slots) < 2 and view.apart is None:
         view.demand = view.again = None  # nothing to compare
     if group.plain is not None and match is not None and prefixes is not None:
@@ -165,8 +165,8 @@ def _judge(
     view.knows_outcomes = bool(is_known)
 
 
-def _match(view: View, match: PrefixMatch) -> None:
-    """Set what is believed of the candidates' caches."""
+def _match(view: View, match: PrefixMatch) -> Floats:
+    """Set what is believed of the candidates' caches; return the share on device, by slot."""
     slots, tokens, shares = view.slots, view.tokens, match.shares
     if match.fetched is not None:
         shares = shares - match.fetched
@@ -176,6 +176,7 @@ def _match(view: View, match: PrefixMatch) -> None:
         view.left_tokens = match.left[slots] * tokens
     view.chain, view.demand = match.chain, match.demand
     view.again = None if match.again is None else match.again[slots]
+    return shares
 
 
 def _apart(
@@ -184,7 +185,8 @@ def _apart(
     view: View,
     known: Assessment,
     by_model: Floats,
-    match: PrefixMatch | None,
+    shares: Floats | None,
+    again: Floats | None,
 ) -> Apart | None:
     """Return the endpoints that may prefill the prompt for a candidate; None if there are none."""
     table, settings, prefillers = chooser.table, chooser.settings, group.prefillers
@@ -194,10 +196,7 @@ def _apart(
         prefillers = prefillers if fits is None else prefillers.only(fits)
     if prefillers is None:
         return None
-    slots, shares, again = prefillers.slots, np.zeros(table.capacity), None
-    if match is not None:
-        shares = match.shares if match.fetched is None else match.shares - match.fetched
-        again = None if match.again is None else match.again[slots]
+    slots = prefillers.slots
     at, itself = table.model_id[slots], table.in_flight[slots] - table.visiting[slots]
     return Apart(
         rule=settings.apart,
@@ -205,10 +204,10 @@ def _apart(
         transfer_s_per_token=1.0 / settings.transfer_tokens_per_s,
         of=prefillers,
         tokens=by_model[at],
-        cached_tokens=shares[slots] * by_model[at],
+        cached_tokens=np.zeros(len(slots)) if shares is None else shares[slots] * by_model[at],
         seconds_per_token=known.seconds_per_token[at],
         decoding=np.where(table.takes[slots], np.maximum(itself, 0.0), 0.0),
-        again=again,
+        again=None if again is None else again[slots],
     )
 
 

@@ -110,11 +110,11 @@ class EndpointTable(Names):
     `rtt_jitter_s`, `rtt_at`, `waiting`, `running`, `kv_usage`, `capacity_tokens` and `read_at` are
     NaN until known; `asleep` is from the last reading. `queued_tokens` counts prompt tokens of
     incomplete requests, `queued_uncached_tokens` those believed not cached, and `prefill_tokens`
-    those of them whose answers have not begun. `in_flight` counts requests, one with
-    several answers several times, `visiting` this
-    picker's requests that are only prefilled there, for another endpoint, and `failures`
-    consecutive failed probes (infinite after a refused connection). `decisions` counts this
-    picker's decisions, and `chosen` is the number of the latest one for the endpoint, or 0.
+    those of them whose answers have not begun. `in_flight` counts requests, one with several
+    answers several times, `visiting` this picker's requests that are only prefilled there, for
+    another endpoint, and `failures` consecutive failed probes (infinite after a refused
+    connection). `decisions` counts this picker's decisions, and `chosen` is the number of the
+    latest one for the endpoint, or 0.
     `has_tiers` is 1 if it has memory behind its cache. `model_id` indexes `models`, the distinct
     first names. The `COUNTED` columns are the rows of `counted`; `elsewhere` is the part of them
     that other pickers have in flight, 0 for a lone picker.
@@ -182,8 +182,8 @@ class EndpointTable(Names):
         """Requests by slot that other pickers have probably sent but that are not counted yet;
         None for a lone picker."""
         self.windowed = False
-        self._own_windows: dict[str, dict[int, float]] = {}  # by name and slot
         """Whether any endpoint's window is known."""
+        self._own_windows: dict[str, dict[int, float]] = {}  # by name and slot
         self.active: Slots = np.empty(0, np.intp)
         self.draining: list[int] = []
         """Slots of active endpoints that drain."""
