@@ -13,7 +13,6 @@ import grpc
 import pytest
 import yaml
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -25,6 +24,7 @@ from laar.settings import Loaded, Settings
 from laar.wire import ext_proc_pb2 as pb
 from laar_lab.live.processes import laar_process
 from support import eventually, free_port, port_of
+from support.authority import signed, write_pair
 from support.transports import on_both
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -33,31 +33,12 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 def make_pair(directory, name, *, days=1, begins_s=-1e6, weak=False):
     """Make a self-signed certificate for 127.0.0.1; return its paths by setting."""
     key = rsa.generate_private_key(65537, 1024) if weak else ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
-    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now + timedelta(seconds=begins_s))
-        .not_valid_after(now + timedelta(days=days))
-        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    paths = directory / f"{name}.pem", directory / f"{name}.key"
-    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    paths[1].write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return paths
+    begins, ends = now + timedelta(seconds=begins_s), now + timedelta(days=days)
+    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    ca = x509.BasicConstraints(ca=True, path_length=None)
+    certificate = signed(name, key, name, key, begins, ends, (address, False), (ca, True))
+    return write_pair(directory / f"{name}.pem", certificate, key)
 
 
 def put(directory, pair):

@@ -9,6 +9,7 @@ import inspect
 import math
 import random
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -17,9 +18,11 @@ import pytest
 from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.online import OnlineOutcomes
 from laar.core.decision import Completion
+from laar.errors import RequestError
 from laar.explain.decision_record import DecisionRecord
 from laar.explain.record import shown
 from laar.fleet.membership import EndpointSpec
+from laar.health import Health, HealthSettings
 from laar.plugins.stored import StoredObjects
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.sharing.sharing import Sharing
@@ -59,13 +62,14 @@ def specs(addresses):
     ]
 
 
-def picker(now_s=0.0):
+def picker(now_s=0.0, **given):
     online = OnlineOutcomes()
     director = director_of(
         *specs(ADDRESSES),
         prefixes=PrefixBeliefs(key=KEY, max_bytes=8 << 20),
         assessor=CapabilityAssessor(online.capability, online),
         aliases={"auto": ("a", "b")},
+        **given,
     )
     return Sharing(
         director, SETTINGS, origin="p/1", key=KEY, wall_clock=lambda: now_s, online=online
@@ -98,6 +102,7 @@ class Fleet:
             tenant=tenant,
             tried=tried,
             first_token_seen=True,
+            digest=len(self.texts) % 60,
         )
 
     def serve(self, pickers, now, count):
@@ -139,6 +144,26 @@ class Fleet:
             if correct is not None:
                 tried, cell = first.tried[:-1], decision.view.cell
                 sharing.online.observe(model, cell, correct, now, tried=tried)
+
+
+class Leaving(Fleet):
+    """Endpoints die, leave and return while requests are in flight."""
+
+    def end(self, pickers, decisions, now):
+        director = pickers[0].director
+        director.table.replace("t", self.rng.sample(specs(ADDRESSES), 3))
+        director.plugins.save()
+        director.health.died(decisions[0].slot, now)
+        super().end(pickers, decisions, now)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_no_plugin_fails_because_an_endpoint_has_left(seed):
+    fleet, sharing = Leaving(seed), picker(health=Health(HealthSettings(), rng=random.Random(seed)))
+    for number in range(40):
+        with suppress(RequestError):  # no endpoint serves it now, or it kills
+            fleet.serve([sharing], 100.0 * (1 + number), 20)
+    assert not sharing.director.degraded
 
 
 def restarted(sharing, now):

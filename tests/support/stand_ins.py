@@ -52,22 +52,31 @@ class Kind:
     secure: bool = False
 
 
-_OPENAI = {"/v1/chat/completions": "chat", "/v1/completions": "text"}
+_PATHS = {
+    "chat": "/v1/chat/completions",
+    "text": "/v1/completions",
+    "responses": "/v1/responses",
+    "messages": "/v1/messages",
+    "embeddings": "/v1/embeddings",
+    "rerank": "/v1/rerank",
+    "transcription": "/v1/audio/transcriptions",
+    "images": "/v1/images/generations",
+}
 _NAMED = {"model": "MODEL"}
 _COUNTED = {"count": 3, "max_model_len": 4096, "tokens": [5, 6, 7]}
+
+
+def _serving(*apis: str) -> dict[str, str]:
+    return {_PATHS[api]: api for api in apis}
+
 
 KINDS = (
     Kind(
         name="vLLM",
         docs="https://docs.vllm.ai/en/latest/serving/openai_compatible_server/",
-        serves={
-            **_OPENAI,
-            "/v1/responses": "responses",
-            "/v1/messages": "messages",
-            "/v1/embeddings": "embeddings",
-            "/v1/rerank": "rerank",
-            "/v1/audio/transcriptions": "transcription",
-        },
+        serves=_serving(
+            "chat", "text", "responses", "messages", "embeddings", "rerank", "transcription"
+        ),
         details=frozenset({"chat", "text", "responses"}),
         native=(
             "/inference/v1/generate",
@@ -87,15 +96,16 @@ KINDS = (
     Kind(
         name="SGLang",
         docs="https://docs.sglang.io/basic_usage/openai_api.html",
-        serves={
-            **_OPENAI,
-            "/v1/responses": "responses",
-            "/v1/messages": "messages",
-            "/v1/embeddings": "embeddings",
-            "/v1/rerank": "rerank",
-            "/v1/audio/transcriptions": "transcription",
-            "/v1/images/generations": "images",
-        },
+        serves=_serving(
+            "chat",
+            "text",
+            "responses",
+            "messages",
+            "embeddings",
+            "rerank",
+            "transcription",
+            "images",
+        ),
         details=frozenset({"chat", "text", "responses"}),
         native=(
             "/generate",
@@ -112,7 +122,7 @@ KINDS = (
     Kind(
         name="TensorRT-LLM",
         docs="https://nvidia.github.io/TensorRT-LLM/commands/trtllm-serve/trtllm-serve.html",
-        serves={**_OPENAI, "/v1/responses": "responses", "/v1/images/generations": "images"},
+        serves=_serving("chat", "text", "responses", "images"),
         details=frozenset({"chat", "text", "responses"}),
         page=(
             "/prometheus/metrics",
@@ -124,13 +134,7 @@ KINDS = (
     Kind(
         name="llama.cpp",
         docs="https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md",
-        serves={
-            **_OPENAI,
-            "/v1/responses": "responses",
-            "/v1/messages": "messages",
-            "/v1/embeddings": "embeddings",
-            "/v1/rerank": "rerank",
-        },
+        serves=_serving("chat", "text", "responses", "messages", "embeddings", "rerank"),
         details=frozenset({"chat", "text", "responses", "messages"}),
         native=(
             "/completion",
@@ -144,14 +148,9 @@ KINDS = (
     Kind(
         name="Ollama",
         docs="https://docs.ollama.com/api/openai-compatibility",
-        serves={
-            **_OPENAI,
-            "/v1/responses": "responses",
-            "/v1/messages": "messages",
-            "/v1/embeddings": "embeddings",
-            "/v1/audio/transcriptions": "transcription",
-            "/v1/images/generations": "images",
-        },
+        serves=_serving(
+            "chat", "text", "responses", "messages", "embeddings", "transcription", "images"
+        ),
         native=(
             "/api/chat",
             {**_NAMED, "messages": [{"role": "user", "content": "PROMPT"}], "stream": False},
@@ -167,7 +166,7 @@ KINDS = (
     Kind(
         name="TGI",
         docs="https://huggingface.co/docs/text-generation-inference/reference/api_reference",
-        serves=_OPENAI,
+        serves=_serving("chat", "text"),
         native=(
             "/generate",
             {"inputs": "PROMPT", "parameters": {"max_new_tokens": 8}},
@@ -180,7 +179,7 @@ KINDS = (
     Kind(
         name="LMDeploy",
         docs="https://lmdeploy.readthedocs.io/en/latest/llm/api_server.html",
-        serves={**_OPENAI, "/v1/responses": "responses", "/v1/messages": "messages"},
+        serves=_serving("chat", "text", "responses", "messages"),
         details=frozenset({"chat", "text"}),
         native=(
             "/generate",
@@ -198,13 +197,7 @@ KINDS = (
     Kind(
         name="hosted",
         docs="https://platform.openai.com/docs/api-reference",
-        serves={
-            **_OPENAI,
-            "/v1/responses": "responses",
-            "/v1/embeddings": "embeddings",
-            "/v1/audio/transcriptions": "transcription",
-            "/v1/images/generations": "images",
-        },
+        serves=_serving("chat", "text", "responses", "embeddings", "transcription", "images"),
         details=frozenset({"chat", "text", "responses"}),
         settings={"metrics_url": ""},
         base="/openai/v1",
