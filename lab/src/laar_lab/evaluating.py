@@ -8,7 +8,6 @@ artifact does not know are ignored.
 
 from __future__ import annotations
 
-from base64 import b64decode
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,10 +21,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from laar.accuracy.artifact import (
-    FINGERPRINT_BYTES,
     MAX_ARTIFACT_BYTES,
     Capability,
-    FittedOn,
     parse_artifact,
 )
 from laar.accuracy.capability import CapabilityModel
@@ -33,12 +30,14 @@ from laar.accuracy.features import GENERIC, Features, task_name, task_of
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, features_of_outcome
 from laar.accuracy.fitting.records import (
     fingerprint,
+    fingerprints,
     is_kept_back,
     place_of,
     question_of,
     read_records,
 )
 from laar.errors import SettingError
+from laar_lab import trade
 from laar_lab.report import Report, Table, Value, show
 
 Floats = NDArray[np.float64]
@@ -65,6 +64,15 @@ def run_evaluate(
         raise SettingError(f"{artifact}: can't be read: {fault.strerror}") from None
     read = read_records(records)
     figures = judge(fitted, questions_of(fitted, read.outcomes), seed=seed)
+    used, _ = _fitted(fitted, read.outcomes)
+    fresh = [o for o, was_used in zip(read.outcomes, used, strict=True) if not was_used]
+    world = trade.world(fitted, fresh)
+    curve = trade.curve(world, seed) if world is not None else None
+    if curve is not None:
+        figures["trade"] = [
+            {"users": users, "choice": by, "right": right, "answers_per_s": rate}
+            for (users, by), (right, rate) in curve.items()
+        ]
     try:
         if json_file is not None:
             options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
@@ -72,6 +80,10 @@ def run_evaluate(
     except OSError as fault:
         raise SettingError(f"{fault.filename}: {fault.strerror}") from None
     _show(console, figures)
+    if curve is None:
+        console.print("No curve of prices: it needs every model's speed and verdicts.")
+    else:
+        show(Report(tables=[trade.table(curve)]), console)
     for note in read.faults:
         console.print(f"note: {note}", markup=False)
 
@@ -293,14 +305,6 @@ def questions_of(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> A
         excluded=len(excluded),
         ignored=tuple(sorted(ignored)),
         alike=alike,
-    )
-
-
-def fingerprints(fitted_on: FittedOn) -> frozenset[bytes]:
-    """Return the fingerprints of the questions that a fit used."""
-    data = b64decode(fitted_on.questions)
-    return frozenset(
-        data[at : at + FINGERPRINT_BYTES] for at in range(0, len(data), FINGERPRINT_BYTES)
     )
 
 

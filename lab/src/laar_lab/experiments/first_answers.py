@@ -81,7 +81,7 @@ def run(scope: Scope) -> Report:
 
 def first_answers(path: Path) -> tuple[list[float], list[float], Sequence[str]]:
     """Return for each question whether laar's and the best single model's answer is correct."""
-    world = records_world(path, swapped=True)
+    world = records_world(path)
     known = CapabilityModel(world.capability)
     best = max(known.base_rates, key=known.base_rates.__getitem__)
     asked = world.every()
@@ -103,8 +103,8 @@ def run_one(of: Path | World, users: int, at_once: int, seed: int) -> _Run:
 
 def _ask(of: Path | World, users: int, at_once: int, seed: int, every_s: float | None) -> _Run:
     if isinstance(of, Path):
-        world: RecordsWorld | World = records_world(of, swapped=True)
-        asked = records_world(of, swapped=True).questions(seed, _QUESTIONS)
+        world: RecordsWorld | World = records_world(of)
+        asked = records_world(of).questions(seed, _QUESTIONS)
     else:
         world, asked = of, [uncached(question) for question in asked_of(of, seed, False)]
     assessor = CapabilityAssessor(CapabilityModel(world.capability))

@@ -49,6 +49,7 @@ from laar_lab.experiments.lookups import (
 )
 from laar_lab.kv_lookup import queries
 from laar_lab.report import Report, Table, Value
+from laar_lab.sim.answers import AccuracySurface
 from laar_lab.sim.fleet import FleetSettings, Question, VirtualFleet, ask_until_correct
 from laar_lab.sim.fleet.clients import MAX_ATTEMPTS
 from laar_lab.statistics import gain
@@ -145,7 +146,7 @@ def run_one(
         policies=policies,
     )
     answered = ask_until_correct(fleet, asked, concurrency=users, max_attempts=MAX_ATTEMPTS)
-    limits = [_limit_s(world, record.question) for record in answered]
+    limits = [limit_s(world.surface, record.question) for record in answered]
     times = [
         record.ttca_s / limit if record.correct else float("inf")
         for record, limit in zip(answered, limits, strict=True)
@@ -165,13 +166,13 @@ def asked_of(world: World, seed: int, quick: bool) -> list[Question]:
     return as_questions(drawn, world.surface, seed=seed)
 
 
-def _limit_s(world: World, question: Question) -> float:
+def limit_s(surface: AccuracySurface, question: Question) -> float:
     """Return T: twice the time that an idle fleet takes to ask every model once."""
     prompt = question.prompt
     return 2.0 * sum(
         model.seconds_per_token * prompt.prompt_tokens
         + model.decode_s_per_token * prompt.output_tokens
-        for model in world.surface.models.values()
+        for model in surface.models.values()
     )
 
 

@@ -227,6 +227,20 @@ class TrueAccuracies(CapabilityAssessor):
         )
 
 
+class ByModel(CapabilityAssessor):
+    """Takes P(correct) from the model alone: its mean, given the failures of other models."""
+
+    def assess(
+        self, request: RequestText, models: Sequence[str], tried: Sequence[str], now: float
+    ) -> Assessment:
+        """Assess with each model's mean, adjusted for earlier failures as in the artifact."""
+        known = super().assess(request, models, tried, now)
+        row = np.array([self.capability.base_rates[model] for model in models])
+        return replace(
+            known, sure=None, probability=self.capability.given_failures(row, models, tried)
+        )
+
+
 class Blind:
     """The production cost without one of its inputs.
 

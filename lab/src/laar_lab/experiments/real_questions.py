@@ -18,16 +18,15 @@ from pathlib import Path
 from laar.accuracy.artifact import Capability, Speed
 from laar.accuracy.fitting.fit import fit
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
-from laar.accuracy.fitting.records import fingerprint, read_records
+from laar.accuracy.fitting.records import fingerprint, fingerprints, read_records
 from laar.errors import SettingError
 from laar.request import Api, Request
-from laar_lab.evaluating import fingerprints
 from laar_lab.sim.answers import AccuracySurface, ModelSurface
 from laar_lab.sim.fleet import BLOCK_TOKENS, Prompt, Question, spread
 
 _PREFILL_S_PER_BILLION = 1.25e-5  # seconds per token: 8B at 10,000 tokens/s, as on an A100
 _DECODE_S_PER_BILLION = 1e-3  # seconds per token: 16 GB of weights at 2 TB/s take 8 ms
-_ANSWER_TOKENS = 120
+ANSWER_TOKENS = 120
 _CHARS_PER_TOKEN = 4
 _DRAWS = 10
 _BILLIONS = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)b(?![a-z])", re.IGNORECASE)
@@ -70,55 +69,70 @@ class RecordsWorld:
         request.reproducible = True  # there is one recorded answer of each model
         return Question(
             request=request,
-            prompt=Prompt(prompt_tokens=tokens, output_tokens=_ANSWER_TOKENS, blocks=blocks),
+            prompt=Prompt(prompt_tokens=tokens, output_tokens=ANSWER_TOKENS, blocks=blocks),
             is_correct=lambda model: right[model],
             normals=tuple(rng.gauss(0.0, 1.0) for _ in range(_DRAWS)),
         )
 
 
-@lru_cache(maxsize=2)
-def records_world(path: Path, *, swapped: bool = False) -> RecordsWorld:
-    """Fit an artifact to one half of the records' questions, and keep the other half to ask.
+@lru_cache(maxsize=3)
+def records_world(path: Path, *, unseen: int | None = None) -> RecordsWorld:
+    """Fit an artifact to one half of the records, and keep the other half to ask.
 
     Args:
         path: the file of graded answers.
-        swapped: whether the halves change places.
+        unseen: None to halve the questions of every task; 0 or 1 to fit every other task, and to
+            ask the questions of the others, which no fit has seen.
 
     Raises:
         SettingError: the records can't be used, or a model's name does not contain its size.
     """
     read = read_records([path])
-    fitted = fit(read.outcomes, created="lab", data_sha256=read.sha256, hold_out=0.5).artifact
-    assert fitted.fitted_on is not None
-    seen = fingerprints(fitted.fitted_on)
-    if swapped:
-        others = [o for o in read.outcomes if fingerprint(o.query_id) not in seen]
-        fitted = fit(others, created="lab", data_sha256=read.sha256, hold_out=0.0).artifact
+    tasks = sorted({outcome.task for outcome in read.outcomes})
+    if unseen is None:
+        fitted = fit(read.outcomes, created="lab", data_sha256=read.sha256, hold_out=0.5).artifact
+        assert fitted.fitted_on is not None
+        marks = fingerprints(fitted.fitted_on)  # constants were chosen on the other half
+        kept = [o for o in read.outcomes if fingerprint(o.query_id) in marks]
+    else:
+        kept = [o for o in read.outcomes if o.task in tasks[unseen::2]]
+    asked = {o.query_id for o in kept}
+    others = [o for o in read.outcomes if o.query_id not in asked]
+    fitted = fit(others, created="lab", data_sha256=read.sha256, hold_out=0.0).artifact
     models = {name: _model(name) for name in fitted.models}
     known = {
         name: model.model_copy(update={"speed": _speed(models[name])})
         for name, model in fitted.models.items()
     }
-    verdicts: dict[str, dict[str, bool]] = {}
-    first: dict[str, MeasuredOutcome] = {}
-    for outcome in read.outcomes:
-        if outcome.text and (fingerprint(outcome.query_id) in seen) == swapped:
-            verdicts.setdefault(outcome.query_id, {})[outcome.model] = bool(outcome.correct)
-            first.setdefault(outcome.query_id, outcome)
-    whole = [id_ for id_, right in verdicts.items() if right.keys() == models.keys()]
-    if not whole:
+    surface = AccuracySurface(
+        lengths_tokens=[4096],
+        languages=["en"],
+        difficulty_correlation=0.5,
+        answer_tokens=ANSWER_TOKENS,
+        models=models,
+    )
+    world = world_of(kept, surface, fitted.model_copy(update={"models": known}))
+    if not world.asked:
         raise SettingError(
             f"{path}: no question was answered by every model; the lab needs all verdicts"
         )
+    return world
+
+
+def world_of(
+    outcomes: Sequence[MeasuredOutcome], surface: AccuracySurface, capability: Capability
+) -> RecordsWorld:
+    """Return the questions that every model of the surface answered, with their verdicts."""
+    verdicts: dict[str, dict[str, bool]] = {}
+    first: dict[str, MeasuredOutcome] = {}
+    for outcome in outcomes:
+        if outcome.text and outcome.model in surface.models:
+            verdicts.setdefault(outcome.query_id, {})[outcome.model] = bool(outcome.correct)
+            first.setdefault(outcome.query_id, outcome)
+    whole = [id_ for id_, right in verdicts.items() if right.keys() == surface.models.keys()]
     return RecordsWorld(
-        surface=AccuracySurface(
-            lengths_tokens=[4096],
-            languages=["en"],
-            difficulty_correlation=0.5,
-            answer_tokens=_ANSWER_TOKENS,
-            models=models,
-        ),
-        capability=fitted.model_copy(update={"models": known}),
+        surface=surface,
+        capability=capability,
         asked=[(first[id_].text or "", first[id_].prompt_chars, verdicts[id_]) for id_ in whole],
         tasks=[first[id_].task for id_ in whole],
     )
@@ -140,6 +154,6 @@ def _speed(model: ModelSurface) -> Speed:
     return Speed(
         seconds_per_token=model.seconds_per_token,
         spread_s_per_token=0.0,
-        fixed_s=model.decode_s_per_token * _ANSWER_TOKENS,
+        fixed_s=model.decode_s_per_token * ANSWER_TOKENS,
         samples=1,
     )
