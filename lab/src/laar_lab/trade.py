@@ -43,7 +43,7 @@ def world(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> RecordsW
     models = {
         name: ModelSurface(
             seconds_per_token=speed.seconds_per_token,
-            decode_s_per_token=max(speed.fixed_s - speed.start_s, 1e-4) / ANSWER_TOKENS,
+            decode_s_per_token=max(speed.fixed_s, 1e-4) / ANSWER_TOKENS,
             accuracy={"en": [0.5]},
         )
         for name, speed in speeds.items()
@@ -91,7 +91,7 @@ def table(found: Curve) -> Table:
     """Return the curve as a table."""
     return Table(
         title="First answers by routing.wrong_answer_s: share right, and answers a second",
-        columns=("choice", *(f"{users} users: {of}" for users in USERS for of in ("right", "/s"))),
+        columns=("choice", *(f"{users} users, {of}" for users in USERS for of in ("right", "/s"))),
         rows=[
             (
                 by if isinstance(by, str) else f"{by:g} s",

@@ -248,6 +248,31 @@ def test_the_report_has_the_figures(known: Fit, tmp_path: Path) -> None:
     run_evaluate(tmp_path / "a.json", [tmp_path / "r.jsonl"], seed=0, json_file=figures)
     read = orjson.loads(figures.read_bytes())
     assert read["oracle"] >= read["laar"] >= read["best_single"] - 0.1
+    assert "trade" not in read  # no model's speed was measured
+
+
+def test_the_report_says_what_a_price_of_wrong_answers_buys(tmp_path: Path) -> None:
+    speeds = {"big": 4.0, "small": 0.5, "coder": 1.0}
+    graded = [
+        {"task": one["task"], "question": one["question"], "model": model, "correct": score >= 0.5}
+        | {"prompt_tokens": 50 * number, "seconds": speeds[model] * (1 + number / 50)}
+        for number, one in enumerate(world(["sums", "code"], 40, 6))
+        for model, score in dict(one["scores"]).items()
+    ]
+    (tmp_path / "r.jsonl").write_bytes(lines(graded))
+    made = fit(
+        read_records([tmp_path / "r.jsonl"]).outcomes, created="x", data_sha256="", hold_out=0.5
+    )
+    (tmp_path / "a.json").write_bytes(made.artifact.dump())
+    figures = tmp_path / "f.json"
+    run_evaluate(tmp_path / "a.json", [tmp_path / "r.jsonl"], seed=0, json_file=figures)
+    trade = {
+        (row["users"], row["choice"]): row for row in orjson.loads(figures.read_bytes())["trade"]
+    }
+    free, dear, best = trade[1, 0.0], trade[1, 6000.0], trade[1, "best single model"]
+    assert free["answers_per_s"] > 2.0 * dear["answers_per_s"]
+    assert dear["right"] > free["right"]
+    assert dear["right"] >= best["right"]
 
 
 @pytest.mark.parametrize(
