@@ -129,7 +129,6 @@ class Request:
         needs_model: status of the refusal if it names no model and the endpoints serve several; 0
             if any of them may get it.
         ttft_objective_s: objective for the first token, from ``x-slo-ttft-ms``; None if not set.
-        tpot_objective_s: objective for the time between later tokens, from ``x-slo-tpot-ms``.
         patience_s: how long the client says that it waits, in seconds; None if it doesn't.
         longest_hold_s: how long its Envoy waits for the decision; 0 if unknown.
         given: what ``x-laar-options`` says to plug-ins, by name; None if nothing.
@@ -179,7 +178,6 @@ class Request:
     stays_as: str | None = None
     needs_model: int = 0
     ttft_objective_s: float | None = None
-    tpot_objective_s: float | None = None
     patience_s: float | None = None
     longest_hold_s: float = 0.0
     given: Mapping[str, str] | None = None

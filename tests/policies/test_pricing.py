@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from laar.core.cost import CostWeights
-from laar.policies.laar.pricing import Asked, Later, PricingInputs, price
+from laar.policies.laar.pricing import Asked, PricingInputs, price
 from laar.speeds.engine_model import EndpointConstants
 
 NOW = 5.0
@@ -30,7 +30,6 @@ ENGINE = EndpointConstants(
     b=each(0.1),
     q=each(0.0),
     slots=each(np.inf),
-    tokens=each(100),
 )
 ASKED = Asked(ahead_s=each(0.7), since=each(NOW), free_at=each(NOW), load=each(0.0), came=each(0.0))
 INPUTS = PricingInputs(
@@ -96,37 +95,3 @@ FULL = replace(ENGINE, slots=each(2))
 def test_each_input_is_passed_under_its_own_name(changed, name, seconds):
     priced = price(replace(INPUTS, **changed))
     assert getattr(priced, name).tolist() == pytest.approx([seconds] * 2)
-
-
-def later(own_s, others, others_s, known=1.0):
-    """Return objectives beside lone answers of 3 s, to which each other request adds 0.2 s."""
-    allowed = None if own_s is None else each(own_s)
-    return Later(each(3.0), each(0.2), allowed, each(others), each(others_s), each(known))
-
-
-def late_s(*given, n=5, idle=1.0, stall_s=0.0, **known):
-    own, others = later(*given, **known).late_s(each(n), each(idle), each(stall_s))
-    return own[0], others[0]
-
-
-def test_an_answer_is_late_by_what_it_takes_beyond_its_objective():
-    assert late_s(1.0, 0, 1.0) == pytest.approx((3.0, 0.0), abs=2e-3)  # 3 + 5 * 0.2 s against 1 s
-    assert late_s(1.0, 0, 1.0, idle=0.5)[0] == pytest.approx(7.0, abs=2e-3)  # half of it prefills
-    for allowed_s in np.geomspace(12.0, 1e9, 30).tolist():  # what is surely met costs nothing
-        assert 0.0 <= late_s(allowed_s, 0, 1.0)[0] < 0.14
-
-
-def test_others_are_late_by_half_an_answer_beside_them_and_by_the_stall():
-    assert late_s(None, 3, 1.0, stall_s=0.7) == pytest.approx((0.0, 3 * (0.1 + 0.7)), abs=1e-3)
-    assert late_s(None, 3, 60.0, stall_s=0.7)[1] == pytest.approx(0.0, abs=0.1)
-    assert late_s(1.0, 3, 1.0, known=0.0) == (0.0, 0.0)  # how long answers are is not known
-
-
-@pytest.mark.parametrize("more", [{"n": 6}, {"idle": 0.8}, {"stall_s": 0.5}])
-def test_more_load_never_makes_tokens_less_late(more):
-    for allowed_s in np.geomspace(0.1, 100.0, 30).tolist():
-        before = late_s(allowed_s, 2, allowed_s)
-        after = late_s(allowed_s, 2, allowed_s, **more)
-        assert min(after) >= 0.0
-        assert after[0] >= before[0]
-        assert after[1] >= before[1] or "stall_s" not in more

@@ -38,7 +38,6 @@ OTHER: dict[str, Any] = {
     "routing.retries": "new-model",
     "routing.wrong_answer_s": 60.0,
     "routing.max_waiting": 7,
-    "routing.tpot_objectives_s": {"m": 0.5},
     "accuracy.capability": "capability.json",
     "accuracy.outcomes_token_file": "token",
     "prefix.max_bytes": 1 << 20,

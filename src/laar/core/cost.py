@@ -106,8 +106,7 @@ class Terms:
     `cost_s` is a sum of seconds times `penalty / (answers * probability)`, where `answers` is P(it
     answers). The default policy's sum weights these and adds `others_s`, the seconds that other
     requests lose, less those they save (`laar.policies.laar.outlook`). None means 0; for `answers`,
-    1; for `ttft_s`, not computed; for `tpot_s`, the seconds between tokens, that there is no
-    objective for it.
+    1; for `ttft_s`, not computed.
     """
 
     rtt_s: Floats
@@ -122,7 +121,6 @@ class Terms:
     ttft_s: Floats | None = None
     ahead_s: Floats | None = None
     others_s: Floats | None = None
-    tpot_s: Floats | None = None
     added: Mapping[str, Floats] = field(default_factory=dict)
 
     @property

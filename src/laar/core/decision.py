@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 
 from laar.accuracy.retry import WRONG_ANSWER_S
 from laar.core.apart import ApartRule, Prefiller
@@ -68,11 +68,6 @@ class DirectorSettings:
     """Number of tokens whose KV an endpoint can fetch from another in a second. The default is for
     an 8B model (131 KB a token: 32 layers, 8 KV heads of 128, 16 bits) over 100 Gbit/s; for a 70B
     model it is about 40,000."""
-    tpot_objectives_s: Mapping[str, Annotated[float, Gt(0), Le(MAX_OBJECTIVE_S)]] = field(
-        default_factory=dict
-    )
-    """Objectives for the time between tokens, in seconds, by the name in
-    x-gateway-inference-objective, else the request's model. x-slo-tpot-ms takes precedence."""
     max_waiting: Annotated[float, Ge(0)] = 128.0
     """Number of requests waiting in the engine above which the endpoint is excluded."""
 

@@ -44,7 +44,6 @@ class Feedback:
             # Unless the end of a prefill elsewhere is seen, it can't be told from the answer.
             and (decision.prefiller is None or decision.request.first_token_seen),
             reads=decision.prefiller is None,
-            tpot_objective_s=view.tpot_objective_s,
             mode="" if decision.mode is None else decision.mode.name,
         )
         flight.began = self._engines.began(began, now)

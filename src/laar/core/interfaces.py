@@ -61,7 +61,6 @@ class View:
         wrong_s: seconds that a wrong answer costs the client, divided by the requests that would
             wait with it: the mean number in flight, plus one. None if the client asks again, and so
             pays the next attempt.
-        tpot_objective_s: objective for the time between tokens.
         published: Q as published for LAAR, static and independent of failures; None if not known.
         reported: number of outcomes reported for the candidate's model in the request's class;
             None if no outcomes are reported.
@@ -105,7 +104,6 @@ class View:
     times_tried: Floats
     cell: Cell = ("", 0, "")
     wrong_s: float | None = None
-    tpot_objective_s: float | None = None
     published: Floats | None = None
     reported: Floats | None = None
     terms: Terms | None = None

@@ -76,15 +76,12 @@ def view_of(
         base_s=known.base_s[model_id],
         times_tried=np.zeros(len(slots)),
         cell=known.cell,
-        tpot_objective_s=request.tpot_objective_s,
         engines=chooser.engines,
         parts=NO_PARTS,
         published=None if known.published is None else known.published[judged],
         reported=None if known.reported is None else known.reported[judged],
         answers=group.standing.answers,
     )
-    if view.tpot_objective_s is None and (by_name := chooser.settings.tpot_objectives_s):
-        view.tpot_objective_s = by_name.get(request.objective, by_name.get(request.model))
     is_open = group.plain is not None or request.model in chooser.settings.aliases
     _judge(view, known, judged, tried, wrong_s=chooser.settings.wrong_answer_s if is_open else None)
     shares = None if match is None else _match(view, match)

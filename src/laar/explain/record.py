@@ -158,8 +158,6 @@ def _columns(of: Decision, view: View, scores: Floats) -> dict[str, Floats]:
     if (terms := view.terms) is None:
         return columns | {"rtt_s": view.rtt_s}
     columns |= terms.added
-    if terms.tpot_s is not None:
-        columns["tpot_s"] = terms.tpot_s
     return columns | {
         "rtt_s": terms.rtt_s,
         "base_s": terms.base_s,

@@ -65,9 +65,9 @@ class Trying(Plugin):
         request, terms, table = view.request, view.terms, self._table
         if request.shadow or request.tried or request.objective or request.companion_of:
             return None
-        if request.ttft_objective_s is not None or view.tpot_objective_s is not None:
+        if request.ttft_objective_s is not None or terms is None:
             return None
-        if terms is None or (outlook := self._paces.outlook(view.slots)) is None:
+        if (outlook := self._paces.outlook(view.slots)) is None:
             return None
         likely, possible = outlook
         cost_s, well = terms.cost_s, None

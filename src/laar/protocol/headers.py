@@ -74,7 +74,6 @@ OPTIONS = "x-laar-options"
 POLICY = "x-laar-policy"
 CONTEXT = "x-laar-context"
 TTFT_OBJECTIVE = "x-slo-ttft-ms"
-TPOT_OBJECTIVE = "x-slo-tpot-ms"
 REQUEST_ID = "x-request-id"
 ANSWERED_IDS = (REQUEST_ID, "request-id")
 """Headers of a refusal with the request's id: those that OpenAI's and Anthropic's clients read."""
@@ -139,7 +138,6 @@ LLM_D = {
     OBJECTIVE: "x-llm-d-inference-objective",
     REWRITE: "x-llm-d-model-name-rewrite",
     TTFT_OBJECTIVE: "x-llm-d-slo-ttft-ms",
-    TPOT_OBJECTIVE: "x-llm-d-slo-tpot-ms",
 }
 """Names used by llm-d since release 0.9; they take precedence over the older names."""
 
@@ -166,7 +164,7 @@ CONTROL_HEADERS = frozenset(
     (
         *(*LLM_D.values(), DESTINATION, SERVED, SUBSET, FAIRNESS, OBJECTIVE, REWRITE, TRIED),
         *(COMPANION_OF, WRONG_ANSWER, OPTIONS, TASK, POLICY, CONTEXT, SESSION),
-        *(TTFT_OBJECTIVE, TPOT_OBJECTIVE),
+        TTFT_OBJECTIVE,
     )
 )
 
@@ -230,7 +228,6 @@ class Head:
     context: str = ""
     parent: str = ""
     ttft_objective_s: float | None = None
-    tpot_objective_s: float | None = None
     patience_s: float | None = None
 
 
@@ -293,7 +290,6 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         head.objective = name_of(either(OBJECTIVE))
         head.context = name_of(get(CONTEXT, ""))
         head.ttft_objective_s = seconds_of(either(TTFT_OBJECTIVE), 0.001) or None
-        head.tpot_objective_s = seconds_of(either(TPOT_OBJECTIVE), 0.001) or None
     for name in GIVEN:
         if value := get(name):
             head.given = {**(head.given or {}), name: value}

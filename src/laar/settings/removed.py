@@ -39,6 +39,7 @@ REMOVED_IN_0_4 = {
     "context.routes[].roles": "delete it; all messages but the assistant's may be changed",
     "decisions.remember": "delete it; it is 2000, and `decisions.log` keeps more",
     "prefix.enabled": "delete it; engines that reuse no prefixes are found by their answers",
+    "routing.tpot_objectives_s": "delete it; `x-slo-ttft-ms` is the objective that is priced",
 }
 """What replaces each setting."""
 

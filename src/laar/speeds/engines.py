@@ -74,7 +74,6 @@ class Began:
             fetch from slower memory, an adapter's load, a wake-up, or an unseen prefill elsewhere.
         reads: whether its prompt is prefilled there.
         visits: only its prompt is prefilled there; another endpoint answers.
-        tpot_objective_s: objective for the time between its tokens; None if there is none.
         mode: the mode in which it is asked; empty if in none.
 
     `Engines` sets the other fields. `work_s` is `plain_s` with the effect of the context (`x`).
@@ -90,7 +89,6 @@ class Began:
     teaches: bool = True
     reads: bool = True
     visits: bool = False
-    tpot_objective_s: float | None = None
     mode: str = ""
     model: EngineModel = field(init=False)
     work_s: float = field(init=False)
@@ -174,7 +172,6 @@ class Engines:
             b=rest * lengths * own.b,
             q=own.q,
             slots=self.batches.most_at_once[slots],
-            tokens=lengths * own.tokens,
         )
         return self.kept
 
@@ -213,8 +210,6 @@ class Engines:
         began.work_s = model.work_s(began.plain_s, began.context_tokens)
         began.ahead_s = traffic.ahead(slot, now, pace)
         began.flight_s, began.done_s = traffic.flight_s.item(slot), traffic.done_s.item(slot)
-        if began.tpot_objective_s is not None:
-            traffic.hurry(slot, 1.0, began.tpot_objective_s)
         traffic.send(slot, now, began.work_s, pace, shown=began.shown, counted=not began.visits)
         return began
 
@@ -230,8 +225,6 @@ class Engines:
         """Drop a request, learning nothing. Call it before the table removes the request."""
         self.traffic.advance(began.slot, now)
         self._is_read(began, now)
-        if began.tpot_objective_s is not None:
-            self.traffic.hurry(began.slot, -1.0, began.tpot_objective_s)
 
     def ended(
         self,
@@ -255,8 +248,6 @@ class Engines:
         """
         self.traffic.advance(began.slot, now)
         self._is_read(began, now)
-        if began.tpot_objective_s is not None:
-            self.traffic.hurry(began.slot, -1.0, began.tpot_objective_s)
         if not began.teaches:
             return
         slot, model, traffic = began.slot, began.model, self.traffic

@@ -66,8 +66,6 @@ class Traffic:
     integral), `done_s` (prompts prefilled), `sent`, `sent_s`, `hidden_s` and `own_read_s` only
     grow. `own_ahead_s` and `others_ahead_s` are the parts of `ahead_s`. `unseen_s` is the work of
     this picker's requests in flight with unseen first tokens, `others_unseen_s` that of others.
-    `hurried` are this picker's requests with an objective for the time between tokens, `hurried_s`
-    the sum of these objectives, and `any_hurried` their number at all endpoints.
 
     Args:
         table: the endpoints.
@@ -91,15 +89,12 @@ class Traffic:
     others_ahead_s: Floats
     unseen_s: Floats
     others_unseen_s: Floats
-    hurried: Floats
-    hurried_s: Floats
 
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
         self.rows: Floats = np.zeros((len(Traffic.__annotations__), 0))
         self.rate_of_all = self.load_of_all = 0.0
         self.load_from = 0.0
-        self.any_hurried = 0.0
         self.arrived_at = -math.inf
         """Time of the last arrival at any endpoint."""
 
@@ -163,12 +158,6 @@ class Traffic:
         self.sent_s[slot] += work_s
         self._arrived(slot, 1.0, work_s, now, counted=counted)
 
-    def hurry(self, slot: int, requests: float, objective_s: float) -> None:
-        """Count requests with an objective for the time between tokens, or remove them."""
-        self.hurried[slot] += requests
-        self.hurried_s[slot] += requests * objective_s
-        self.any_hurried += requests
-
     def uncount(self, slot: int, work_s: float, came_at: float, now: float) -> None:
         """Take back an arrival: the request is about to be counted at another endpoint."""
         left = math.exp(min(0.0, came_at - now) / RATE_S)
@@ -207,7 +196,6 @@ class Traffic:
 
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed."""
-        self.any_hurried -= self.hurried.item(slot)
         self.rows[:, slot] = 0.0
 
     def grow(self, size: int) -> None:

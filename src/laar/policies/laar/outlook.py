@@ -42,9 +42,6 @@ Plug-ins may add seconds before the first token, or replace the cost (`laar.core
 the model of a conversation costs what a cold cache costs, and
 no more. If the client has an objective for the first token, waiting up to it costs next to
 nothing, and beyond it several times as much: a patient job goes where its prefix is, however far.
-With one for the time between tokens, `own` counts the seconds by which its answer would be late,
-and `others` those by which any request makes answers late that have one, six times each (`Later`).
-How late is softened by the error of a prediction: stalls add up, and short answers bear few.
 
 Tried and rejected: a lower weight for the round trip, a higher one for first tokens, a charge to
 others for the entire prompt, cached or not, the long-run mean in addition to `n`, and the text that
@@ -121,8 +118,6 @@ class Outlook:
             others_s=others_s,
             added=added,
         )
-        if view.tpot_objective_s is not None and inputs.engine.tokens.all():
-            view.terms.tpot_s = (priced.latency_s - priced.ttft_s) / inputs.engine.tokens
         if "score" in view.parts.points:
             plugin.score(view, view.terms)
         return scores_of_costs(view.terms.cost_s)

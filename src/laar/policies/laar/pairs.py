@@ -17,7 +17,7 @@ from laar.core.apart import Apart, cheapest
 from laar.core.cost import FIRST, MIN_PROBABILITY, Price
 from laar.core.interfaces import View
 from laar.fleet.endpoints import Floats
-from laar.policies.laar.pricing import PricingInputs, asked_of, later_of, price
+from laar.policies.laar.pricing import PricingInputs, asked_of, price
 from laar.speeds.engines import Engines
 
 
@@ -66,7 +66,6 @@ def _at_prefillers(apart: Apart, view: View, engines: Engines, inputs: PricingIn
     """Return the price of the prompt at each prefiller, as that of a one-token answer."""
     slots, now = apart.of.slots, float(inputs.now)
     none = np.zeros(len(slots))
-    constants = engines.constants(slots)
     return price(
         replace(
             inputs,
@@ -78,10 +77,9 @@ def _at_prefillers(apart: Apart, view: View, engines: Engines, inputs: PricingIn
             again=apart.again,
             crowded=None,
             # A prefill for another endpoint does not wait for a batch slot.
-            engine=replace(constants, answer_s=none, b=none, slots=none + np.inf),
+            engine=replace(engines.constants(slots), answer_s=none, b=none, slots=none + np.inf),
             asked=asked_of(engines.traffic, slots, now),
             rate=engines.traffic.visits(slots, now),
-            later=inputs.later and later_of(constants, engines.traffic, None),
         )
     )
 

@@ -30,13 +30,6 @@ PATIENT, URGENT = 0.05, 4.0
 """Weights of a second of waiting, before and after the client's objective has passed."""
 
 _MOST_OVER = 10.0
-LATE = 6.0
-"""Weight of a second by which an answer's later tokens are late. Chosen in the lab."""
-
-_SPREAD = 0.2
-"""Error of a predicted answer time beside an objective for later tokens, as a share of it."""
-
-_AT_ONCE = math.log1p(math.exp(-1.0 / _SPREAD))  # so that an answer that takes no time is not late
 
 
 class Asked(NamedTuple):
@@ -69,40 +62,6 @@ class Asked(NamedTuple):
         return left_s
 
 
-class Later(NamedTuple):
-    """Objectives for tokens after the first; arrays over some endpoints, times in seconds.
-
-    Args:
-        answer_s: time of a lone answer.
-        each_s: what each other answer adds.
-        own_s: what the request's objective allows for its answer; None if it has none.
-        others: number of answers in flight with an objective.
-        others_s: what their mean objective allows for an answer.
-        known: 0 where the length of answers, and so the rest, is not known; else 1.
-    """
-
-    answer_s: Floats
-    each_s: Floats
-    own_s: Floats | None
-    others: Floats
-    others_s: Floats
-    known: Floats
-
-    def late_s(self, n: Floats, idle: Floats, stall_s: Floats) -> tuple[Floats, Floats]:
-        """Return the seconds by which tokens will be late: this answer's, and others' by it.
-
-        Args:
-            n: requests in flight.
-            idle: share of time that the endpoint does not prefill.
-            stall_s: seconds for which the prompt stalls the answers in flight.
-        """
-        usual_s = (self.answer_s + self.each_s * n) / idle
-        slowed_s = usual_s + _HALF * self.each_s / idle + stall_s
-        more_s = _late_s(slowed_s, self.others_s) - _late_s(usual_s, self.others_s)
-        own = np.zeros(len(n)) if self.own_s is None else _late_s(usual_s, self.own_s)
-        return self.known * own, self.known * self.others * more_s
-
-
 @dataclass(slots=True, kw_only=True)
 class PricingInputs:
     """The inputs to the prices of one request; arrays over the candidates.
@@ -125,7 +84,6 @@ class PricingInputs:
         asked: the traffic that was sent to it.
         rate: requests per second that reach an endpoint.
         mean_work_s: c(m)'s mean estimate for a prompt, in seconds.
-        later: objectives for later tokens; None if neither it nor another request has one.
     """
 
     weights: CostWeights
@@ -142,7 +100,6 @@ class PricingInputs:
     asked: Asked
     rate: float
     mean_work_s: float
-    later: Later | None = None
     answers: int = 1
 
 
@@ -152,20 +109,6 @@ def asked_of(traffic: Traffic, slots: Slots, now: float) -> Asked:
     recent = rows[-2:]  # `load` and `came`
     recent *= math.exp(min(0.0, traffic.load_from - now) / RATE_S)
     return Asked(*rows)
-
-
-def later_of(engine: EndpointConstants, traffic: Traffic, objective_s: float | None) -> Later:
-    """Return the objectives for later tokens at some endpoints, with that of the request."""
-    tokens, others = np.maximum(engine.tokens, _ONE), traffic.hurried[engine.of]
-    mean_s = np.maximum(traffic.hurried_s[engine.of] / np.maximum(others, _ONE), 1e-9)
-    return Later(
-        answer_s=engine.answer_s,
-        each_s=2.0 * engine.b,
-        own_s=None if objective_s is None else max(objective_s, 1e-9) * tokens,
-        others=others,
-        others_s=tokens * mean_s,
-        known=np.sign(engine.tokens),
-    )
 
 
 def crowded(engines: Engines, table: EndpointTable, slots: Slots, tokens: Floats) -> Floats | None:
@@ -217,9 +160,6 @@ def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInpu
         asked=asked,
         rate=rate / (len(set(slots.tolist())) if table.modes else len(slots)),
         mean_work_s=mean_work_s,
-        later=None
-        if view.tpot_objective_s is None and traffic.any_hurried <= 0.0
-        else later_of(engine, traffic, view.tpot_objective_s),
         answers=view.request.answers,
     )
 
@@ -265,10 +205,6 @@ def price(of: PricingInputs) -> Price:
         evicted = r * (_FIRST * once + work)
         work = work + evicted
     others = work + beside if full is None else work + beside + FIRST * full
-    own_late: Floats | float = 0.0
-    if of.later is not None:
-        own_late, others_late = of.later.late_s(n, idle, prefill * (s + w))
-        others = others + LATE * others_late
     others = weights.k_delay * others
 
     # If there is an objective, it determines the weight of the round trip and the wait.
@@ -277,8 +213,6 @@ def price(of: PricingInputs) -> Price:
         late = np.minimum(np.maximum(rtt + first - of.objective_s, 0.0), rtt + wait)
         delay = PATIENT * (delay - late) + URGENT * late
     own = _FIRST * (alone + delay) + answer
-    if of.later is not None:
-        own = own + LATE * own_late
     fixed = base + engine.answer_s
     ttft = rtt + first
     return Price(
@@ -294,13 +228,6 @@ def price(of: PricingInputs) -> Price:
         copy_s=once + work,
         evicted_s=evicted,
     )
-
-
-def _late_s(answer_s: Floats, limit_s: Floats) -> Floats:
-    """Return the seconds by which an answer is expected to be late, given errors of prediction."""
-    spread_s = _SPREAD * limit_s
-    late_s: Floats = spread_s * (np.logaddexp(_ZERO, (answer_s - limit_s) / spread_s) - _AT_ONCE)
-    return late_s
 
 
 @dataclass(slots=True)

@@ -387,7 +387,6 @@ class RequestHalf(StreamState):
         elif head.upgrade and request.session:
             request.stays_as = f"{head.tenant}\n{request.session}"
         request.ttft_objective_s = head.ttft_objective_s
-        request.tpot_objective_s = head.tpot_objective_s
         request.patience_s, request.longest_hold_s = head.patience_s, self.longest_hold_s
         request.shadow = self.shadow
         request.first_token_seen = request.stream and (
