@@ -17,7 +17,7 @@ POINTS = [
     if inspect.isfunction(of) and not name.startswith("_") and name != "join"
 ]
 SAID = {"prescore", "price", "score", "pick"}
-ALL_THE_TIME = SAID | {"admit", "filter", "select", "decided", "reserve", "complete"}
+ALL_THE_TIME = SAID | {"admit", "filter", "select", "reserve", "complete"}
 
 
 class Present(Plugin):

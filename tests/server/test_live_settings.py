@@ -14,7 +14,6 @@ import yaml
 from laar.core.cost import CostWeights
 from laar.datalayer.visits import cancel
 from laar.declaring import Applies
-from laar.plugins.comparison import Comparison
 from laar.request import Api, Request
 from laar.server.reload import SettingsReloader
 from laar.server.runner import Runner
@@ -333,7 +332,7 @@ def in_force(runner):
     """Return the settings that the parts of a picker use."""
     picker, processor = runner.picker, runner.processor
     watched, candidates = picker.observability, picker.director.candidates
-    declared, other = runner.collectors.resolver._declared, picker.director.plugins.get(Comparison)
+    declared = runner.collectors.resolver._declared
     [(scorer, _)] = picker.director.policies["laar"].scorers
     [(baseline, _)] = picker.director.policies["load-aware"].scorers
     return {
@@ -354,7 +353,6 @@ def in_force(runner):
         "hook": processor.env.hook is None,
         "page": watched.page.fleet(0.0)["about"],
         "shutdown": picker.settings.shutdown,
-        "compared": (other.policy and other.policy.name, picker.settings.routing.compare_share),
     }
 
 

@@ -220,11 +220,6 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
         style="dim",
     )
     console.print(table)
-    if other := shown.get("compared"):
-        seconds = {"more by this cost": other["more_s"], "less by its own": other["saved_s"]}
-        said = [f"{value:.3f} s {what}" for what, value in seconds.items() if value is not None]
-        choice = f"would choose {other['endpoint']} ({other['model']}): {', '.join(said)}"
-        say(f"compared: {other['policy']} {choice if other['differs'] else 'agrees'}")
     if shown.get("too_long"):
         say("The request is longer than the context window of every candidate: expect a refusal.")
     elif (sessions := shown.get("sessions")) and (room := _room(sessions)):

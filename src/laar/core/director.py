@@ -124,8 +124,6 @@ class Director(Chooser):
             if may_come(error, request):
                 self.table.away.missed(request)
             raise
-        if decision.parts:
-            self.plugins.told("decided", decision, now)
         self.table.decisions += 1
         self.table.chosen[decision.slot] = self.table.decisions
         run_steps(self._observers.placed, self.degraded, decision, now)

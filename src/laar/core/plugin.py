@@ -15,7 +15,6 @@ asked in this order; `docs/guides/write-a-plugin.md` has an example.
 | `keep` | the candidates are scored, or one is drawn by load | prefer some of them |
 | `pick` | the scores are known | name the candidate that serves, rather than the best |
 | `select` | a winner is known | refuse it; put its part into the decision |
-| `decided` | the decision is made, its request not counted yet | look at it |
 | `reserve` | the request is counted at its endpoint | count its own |
 | `move` | Envoy reports that another endpoint serves | count there instead |
 | `complete` | the answer has ended, with what was seen | learn, release |
@@ -288,9 +287,6 @@ class Plugin:
         Raises:
             RequestError: the request is refused.
         """
-
-    def decided(self, decision: Decision, now: float) -> None:
-        """Look at a decision whose request counts nowhere yet."""
 
     def reserve(self, decision: Decision, now: float) -> None:
         """Count a request that goes to its endpoint."""

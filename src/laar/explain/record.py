@@ -33,8 +33,7 @@ def shown(record: DecisionRecord, *, explained: bool = False) -> dict[str, objec
 
     `picked` is a position in `candidates`, the best `MAX_ROWS` of them; cost terms are missing if
     the policy has no cost. `wrong_answer_s` is missing if the client pays for a wrong answer with
-    the next attempt. `compared` is present if another policy was asked
-    (`laar.plugins.comparison.Compared`).
+    the next attempt.
 
     Args:
         record: the record.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from laar.core.plugin import Plugin
 from laar.plugins.adapters import Adapters
 from laar.plugins.companions import Companions
-from laar.plugins.comparison import Comparison
 from laar.plugins.deadly import DeadlyBodies
 from laar.plugins.pulls import Pulls
 from laar.plugins.retrying import Retrying
@@ -21,8 +20,7 @@ def own() -> list[Plugin]:
 
     Bodies that kill and what a request names come first, since it may end there. Pulls reprice the
     prompt, so they come before what only adds seconds. A companion's cost is made of all seconds,
-    and replaces them, so it comes after them. Tries look at the cost, the comparison at the
-    finished decision.
+    and replaces them, so it comes after them. Tries look at the cost.
     """
     return [
         DeadlyBodies(),
@@ -35,5 +33,4 @@ def own() -> list[Plugin]:
         Adapters(),
         Companions(),
         Trying(),
-        Comparison(),
     ]

@@ -99,7 +99,7 @@ class Trying(Plugin):
         at = int(np.where(can, cost_s * possible, np.inf).argmin())
         return at, Try(extra.item(at))
 
-    def decided(self, decision: Decision, now: float) -> None:
+    def reserve(self, decision: Decision, now: float) -> None:
         """Pay for a try."""
         if (part := Try.among(decision.parts)) is not None:
             self._saved = self._saved_now() - part.extra

@@ -26,7 +26,6 @@ from laar.faults import Fault
 from laar.fleet.endpoints import EndpointTable, Reading
 from laar.flow.admission import Admission, Outcome
 from laar.health import Health
-from laar.plugins.comparison import Comparison
 from laar.policies import build_plugins, build_policies
 from laar.policies.guarding import BrokenPromiseError
 from laar.prefix.beliefs import PrefixBeliefs
@@ -91,7 +90,6 @@ class Picker:
         """Returns the endpoints that may serve an API route, if the name leaves a choice."""
         self.director = self._director()
         self.director.engines.reassess(self.learning.assessor.capability.speed)
-        self._compare()
         self.admission: Admission | None = None
         flow = settings.flow
         if flow.enabled or flow.admission.max_hold_s:
@@ -156,8 +154,6 @@ class Picker:
                 self.problems.report(Fault.DEGRADED, None, name)
             self._faulty.clear()
         self.director.use(settings.routing.director, policies)
-        if before.routing != settings.routing:
-            self._compare()
         if capability.digest != self.learning.assessor.capability.digest:
             self.learning.assessor.use(capability)
             self.director.engines.reassess(capability.speed)
@@ -235,15 +231,6 @@ class Picker:
             health=self.health,
             on_fault=self._part_failed,
         )
-
-    def _compare(self) -> None:
-        """Begin to compare decisions with those of the policy in the settings, if there is one."""
-        routing, director = self.settings.routing, self.director
-        policy = None
-        if routing.compare and routing.compare_share:
-            policy = director.policies[routing.compare]
-        rng = random.Random(self.rng.getrandbits(40))
-        director.plugins.get(Comparison).use(policy, routing.compare_share, rng)
 
     def _sharer(self, snapshot: Path | None) -> Sharer | None:
         """Return a sharer for the store, or else for a snapshot file; None if neither is set."""

@@ -39,6 +39,8 @@ REMOVED_IN_0_4 = {
     "context.routes[].roles": "delete it; all messages but the assistant's may be changed",
     "decisions.remember": "delete it; it is 2000, and `decisions.log` keeps more",
     "prefix.enabled": "delete it; engines that reuse no prefixes are found by their answers",
+    "routing.compare": "a second picker with `routing.mode: shadow`, or `laar lab replay`",
+    "routing.compare_share": "delete it, with `routing.compare`",
     "routing.tpot_objectives_s": "delete it; `x-slo-ttft-ms` is the objective that is priced",
 }
 """What replaces each setting."""

@@ -60,14 +60,6 @@ class Routing(Section):
     """Plug-ins of installed packages and their parameters, by name, in the order in which they are
     asked, after laar's own that are not named; see the guide to plug-ins."""
 
-    compare: str = ""
-    """Name of a policy to evaluate beside the one that serves, for a share of the requests. It
-    chooses nothing: the decision log, `laar_compared_total` and the live page report how often it
-    would choose another endpoint, and the seconds between the two. For other weights, compose a
-    policy with the scorer `laar`. Empty: none."""
-    compare_share: Annotated[float, Ge(0), Le(1)] = 0.1
-    """Share of the requests for which it is evaluated, which takes as long as their decision."""
-
     @field_validator("policies")
     @classmethod
     def _composed(cls, policies: Mapping[str, Profile]) -> Mapping[str, Profile]:
@@ -89,12 +81,10 @@ class Routing(Section):
             raise ValueError(str(fault)) from None
         return plugins
 
-    @field_validator("policy", "compare", check_fields=False)
+    @field_validator("policy", check_fields=False)
     @classmethod
     def _policy_is_known(cls, policy: str, info: ValidationInfo) -> str:
         composed, given = info.data.get("policies"), info.data.get("baselines")
-        if info.field_name == "compare" and not policy:
-            return policy
         if composed is not None and given is not None and policy not in {**composed, **given}:
             try:
                 build_policies(CostWeights(), {policy: {}})
@@ -137,8 +127,8 @@ class Routing(Section):
     @property
     def given(self) -> dict[str, Parameters]:
         """Return the parameters of the configured policies that are not composed, by name."""
-        named = {self.director.policy, self.compare or self.director.policy}
-        return {name: {} for name in named.difference(self.policies)} | {**self.baselines}
+        name = self.director.policy
+        return ({} if name in self.policies else {name: {}}) | {**self.baselines}
 
     @property
     def weights(self) -> CostWeights:

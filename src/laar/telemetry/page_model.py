@@ -19,7 +19,6 @@ from laar.core.filters import MAX_FAILURES, MAX_KV_USAGE, STALE_S
 from laar.explain.decision_record import DecisionRecord
 from laar.fleet.endpoints import Floats, Reading
 from laar.latest import Latest
-from laar.plugins.comparison import Comparison
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.problems import Events, Problems
 
@@ -102,7 +101,6 @@ class PageModel:
                 "ttca_s": _percentiles(self.correct_s),
             },
             "shadow": _shadow(records),
-            "compared": _compared(records),
             "events": list(self.events.latest),
         }
 
@@ -243,29 +241,6 @@ def _retries(records: Sequence[DecisionRecord], memory: DecisionMemory) -> list[
         {"attempt": n, "decisions": row[0], "judged": row[1], "correct": row[2]}
         for n, row in sorted(attempts.items())
     ]
-
-
-def _compared(records: Sequence[DecisionRecord]) -> dict[str, object] | None:
-    """Return how often the compared policy would have chosen otherwise; None if there is none.
-
-    `more_s` and `saved_s` are means over these requests: the seconds that its choices would add by
-    the serving policy's cost, and save by its own.
-    """
-    found = [one for a in records if (one := Comparison.of(a.decision)) is not None]
-    if not found:
-        return None
-    policy = found[0].policy
-    of = [each for each in found if each.policy == policy]
-    differing = [each for each in of if each.differs]
-    more = [each.more_s for each in differing if each.more_s is not None]
-    saved = [each.saved_s for each in differing if each.saved_s is not None]
-    return {
-        "policy": policy,
-        "decisions": len(of),
-        "differ": len(differing),
-        "more_s": float(np.mean(more)) if more else None,
-        "saved_s": float(np.mean(saved)) if saved else None,
-    }
 
 
 def _shadow(records: Sequence[DecisionRecord]) -> dict[str, object]:

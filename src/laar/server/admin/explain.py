@@ -27,7 +27,6 @@ from laar.datalayer.visits import aside
 from laar.errors import RequestError, unknown
 from laar.explain.decision_record import DecisionRecord
 from laar.fleet.modes import kept_members
-from laar.plugins.comparison import Comparison
 from laar.plugins.windows import Windows
 from laar.protocol import headers as names
 from laar.protocol.events import (
@@ -96,8 +95,6 @@ def explain(picker: Picker, request: CoreRequest) -> dict[str, object]:
     now, memory = picker.clock(), picker.observability.memory
     director = picker.director
     decision = director.choose(request, now)
-    comparison = director.plugins.get(Comparison)
-    decision = director.degraded.attempt("watching", comparison.preview, decision) or decision
     shown = memory.explained(memory.record(decision))
     if (view := decision.view) is not None:
         shown["too_long"] = director.plugins.get(Windows).too_long(view)

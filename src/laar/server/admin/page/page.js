@@ -369,16 +369,6 @@ function showRest(frame) {
   if (list.textContent !== items.map((li) => li.textContent).join("")) list.replaceChildren(...items);
   showFailures(frame);
   showShadow(frame);
-  showCompared(frame.compared);
-}
-
-function showCompared(other) {
-  $("#compared").hidden = !other;
-  if (!other) return;
-  const seconds_of = [[other.more_s, "more by the serving policy's cost"], [other.saved_s, "less by its own"]];
-  const worth = seconds_of.filter(([value]) => known(value)).map(([value, what]) => `${seconds(value)} ${what}`);
-  $("#compared p").textContent = `${other.policy} would choose another endpoint for ${other.differ} of `
-    + `${other.decisions} requests (${share(other.differ / other.decisions)})${worth.length ? `: ${worth.join(", ")}` : ""}.`;
 }
 
 function showShadow(frame) {
