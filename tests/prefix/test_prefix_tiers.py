@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from array import array
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from laar.core.decision import Completion
 from laar.fleet.endpoints import Reading
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.prefix.tiers import FAR, HOST, Tiers
+from laar.prefix.tiers import FAR, HOST, worth
 from laar.prefix.tokens import Stored, TokenBlocks, hash_blocks, root
 from laar.request import Request
 from support.directors import director_of
@@ -38,28 +37,14 @@ def test_blocks_in_slower_tiers_are_valued_by_tier(kept):
     blocks.stored(0, "m", Stored(hashes=names[:far], tier=FAR))
     blocks.removed(0, names[device:])
     assert blocks.blocks == far
-    own = hash_blocks(IDS, SIZE, root("", ""))
-    worth = blocks.tiers.fetched(0, own, far)
-    assert worth == pytest.approx(0.2 * (host - device) + 0.4 * (far - host))
+    own, held = hash_blocks(IDS, SIZE, root("", "")), blocks._slots[0]
+    assert worth(held.behind, own, far) == pytest.approx(0.2 * (host - device) + 0.4 * (far - host))
     # The device has fetched them.
     blocks.stored(0, "m", Stored(hashes=names, ids=IDS, block_size=SIZE))
-    assert blocks.tiers.fetched(0, own, BLOCKS) == 0.0
+    assert worth(held.behind, own, BLOCKS) == 0.0
+    blocks.removed(0, names[device:])
     blocks.lost(0)
-    assert not blocks.tiers
-
-
-def test_the_time_to_fetch_is_learned_within_bounds():
-    tiers = Tiers()
-    tiers.note(3, 1, HOST)
-    for ratio in [1e9] * 50:
-        tiers.learn(3, ratio, 1.0)
-    most = tiers.fetched(3, array("Q", [1]), 1)
-    for ratio in [-5.0] * 100:
-        tiers.learn(3, ratio, 1.0)
-    assert 0.0 < tiers.fetched(3, array("Q", [1]), 1) < 0.02 < most <= 1.0
-    tiers.drop(3)
-    tiers.note(3, 1, HOST)  # the slot belongs to another endpoint now
-    assert tiers.fetched(3, array("Q", [1]), 1) == 0.2
+    assert not blocks._slots[0].behind
 
 
 class Offloading:
@@ -77,14 +62,14 @@ class Offloading:
         self.held: dict[int, list[int]] = {}
         self.now = 0.0
 
-    def request(self, seed: int, words: int, *, streamed: bool = True) -> Request:
+    def request(self, seed: int, words: int) -> Request:
         text = " ".join(map(str, random.Random(seed).choices(range(1000), k=words)))
-        return request_of(text, id=f"{seed} {self.now}", first_token_seen=streamed)
+        return request_of(text, id=f"{seed} {self.now}")
 
-    def ask(self, seed: int, words: int = 4000, *, streamed: bool = True):
+    def ask(self, seed: int, words: int = 4000):
         """Serve a prompt; return its decision, and the seconds to its first token."""
         self.now += 10.0
-        request = self.request(seed, words, streamed=streamed)
+        request = self.request(seed, words)
         decision = self.director.decide(request, self.now)
         ids = np.random.default_rng(seed).integers(0, 1000, words).astype(np.uint32)
         names = hash_blocks(ids, SIZE, root(f"engine {decision.slot}", ""))
@@ -99,10 +84,9 @@ class Offloading:
             session=decision.flight.traced_as,
         )
         self.prefixes.blocks_held.stored(decision.slot, "m", event)
-        begun_s = ttft_s if streamed else ttft_s + 20.0  # after the last token
-        self.director.answering(decision, self.now + begun_s)
+        self.director.answering(decision, self.now + ttft_s)
         end = Completion(
-            status=200, cause="complete", latency_s=begun_s + 0.1, ttft_s=begun_s,
+            status=200, cause="complete", latency_s=ttft_s + 0.1, ttft_s=ttft_s,
             prompt_tokens=words, cached_tokens=cached, completion_tokens=5,
         )  # fmt: skip
         self.director.settle(decision, end)
@@ -111,27 +95,6 @@ class Offloading:
         blocks.removed(decision.slot, list(names))  # as if others needed the device's memory
         self.held[decision.slot] = list(names)
         return decision, ttft_s
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("fetch_share", [0.03, 0.2, 0.6])
-def test_first_tokens_after_fetching_are_predicted_within_30_percent(fetch_share):
-    fleet = Offloading("a", fetch_share=fetch_share)
-    errors = []
-    for seed in range(40):
-        fleet.ask(seed)
-        decision, ttft_s = fleet.ask(seed)
-        assert decision.view.held_tokens[0] > 0.9 * decision.tokens
-        errors.append(abs(decision.view.terms.all_ttft_s[0] / ttft_s - 1.0))
-    assert max(errors[20:]) < 0.3
-
-
-def test_answers_that_are_not_streamed_do_not_make_fetching_look_slow():
-    fleet = Offloading("a", fetch_share=0.2)
-    for seed in range(12):
-        fleet.ask(seed, streamed=False)
-        decision, _ = fleet.ask(seed, streamed=False)
-    assert 0.0 < decision.view.fetched_tokens[0] < 0.3 * decision.view.held_tokens[0]
 
 
 def test_a_prompt_goes_where_fetching_plus_computing_takes_the_least_time():

@@ -42,7 +42,7 @@ NOT_SAVED = {
     "laar.sharing Evictions._waiting Evictions._age_of Evictions._next_at Paces._learned "
     "PrefixIndex.now Retrying._sent laar.plugins.shares",
     "kept to a second": "_Use.at",
-    "worked out when needed": "laar.core.candidates laar.prefix.blocks Evictions._survival",
+    "worked out when needed": "laar.core.candidates laar.prefix.blocks",
     "relative to this process's start": "Line.level Line._recent Paces._levels PrefixIndex._stamp "
     "_Cache.by_age _Cache.changes _Use.claim _Use.stamp _Use.witness",
     "at most seven samples, and a prior that samples outweigh": "Line._pending Line._expected",
@@ -131,12 +131,11 @@ class Fleet:
         counted = max(tokens - cached, 1) if model in self.partial else tokens
         counts = {"prompt_tokens": counted, "cached_tokens": cached, "completion_tokens": answer}
         times = {"ttft_s": ttft_s, "latency_s": ttft_s + 0.01 * self.speed[address] * answer}
-        found, fetched = rng.random(), rng.uniform(0.5, 2.0)
+        found = rng.random()
         for sharing, decision in zip(pickers, decisions, strict=True):
             beliefs, slot = sharing.prefixes.beliefs, decision.slot
             beliefs.index.set_capacity(slot, self.room_bytes[address])
             beliefs.shown.answered(slot, 1.0, found, None)  # as for engines with KV events
-            beliefs.blocks_held.tiers.learn(slot, fetched, 0.5)
             sharing.director.answering(decision, decision.now + ttft_s)
             sharing.director.plugins.get(StoredObjects).keeps(decision, f"resp_{first.id}")
             end = Completion(status=200, cause="complete", **times, **counts)

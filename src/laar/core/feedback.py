@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from laar.core.chooser import Chooser
 from laar.core.decision import Completion, Decision
-from laar.prefix.beliefs import PrefixBeliefs
 from laar.speeds.engines import Began
-
-_FOUND = 0.9
-"""Share of the tokens believed cached that must be found for the fetch time to be learned."""
 
 
 class Feedback:
@@ -125,20 +121,3 @@ class Feedback:
             shown = decision.believed_share
         model = flight.model if decision.mode is None else decision.mode.model
         prefixes.settle(receipt, share, end.prompt_tokens or 0, model, shown)
-        if share is not None and flight.slot == decision.slot and decision.request.first_token_seen:
-            self._learn_fetching(prefixes, decision, end, share)
-
-    def _learn_fetching(
-        self, prefixes: PrefixBeliefs, decision: Decision, end: Completion, share: float
-    ) -> None:
-        """Learn from TTFT how long fetching a prompt from slower memory took."""
-        view, at = decision.view, decision.position
-        if view is None or view.terms is None or view.fetched_tokens is None or end.ttft_s is None:
-            return
-        fetched, held = view.fetched_tokens.item(at), view.held_tokens.item(at)
-        if fetched <= 0.0 or share < _FOUND * held / decision.tokens:
-            return
-        fetch_s = view.terms.prefill_s.item(at) * fetched / decision.uncached_tokens
-        expected_s = view.terms.all_ttft_s.item(at)
-        ratio = 1.0 + (end.ttft_s - expected_s) / fetch_s
-        prefixes.blocks_held.tiers.learn(decision.slot, ratio, fetch_s / expected_s)

@@ -86,12 +86,11 @@ _Amount = Annotated[float, Meta(ge=0, lt=1e12)]
 
 
 class Shown(NamedTuple):
-    """What an engine's answers have shown: sums of densities and finds, a pace, if any find."""
+    """What an engine's answers have shown: sums of densities and finds, if any find."""
 
     density: Annotated[list[_Amount], Meta(min_length=2, max_length=2)]
     found: Annotated[list[_Amount], Meta(min_length=3, max_length=3)]
     shown: Annotated[list[_Amount], Meta(min_length=3, max_length=3)]
-    fetching: Annotated[float, Meta(ge=0.05, le=5)]
     reuses: Annotated[int, Meta(ge=-1, le=1)] = 0
 
 
@@ -317,9 +316,8 @@ class PrefixBeliefs:
     def state(self, slot: int) -> Shown:
         """Return what the answers of a slot's engine have shown."""
         found, shown = (each.sums[:, slot].tolist() for each in (self.found, self.shown))
-        fetching = self.blocks_held.tiers.paces.get(slot, 1.0)
         density, reuses = self.density.sums.get(slot, [0.0, 0.0]), self.found.reuses.item(slot)
-        return Shown(density, found, shown, fetching, reuses)
+        return Shown(density, found, shown, reuses)
 
     def restore(self, slot: int, shown: Shown) -> None:
         """Restore a result of `state`."""
@@ -327,7 +325,6 @@ class PrefixBeliefs:
         self.found.restore(slot, shown.found)
         self.found.reuses[slot] = self.found.reuses[slot] or shown.reuses
         self.shown.restore(slot, shown.shown)
-        self.blocks_held.tiers.paces[slot] = shown.fetching
 
     def drop(self, slot: int) -> None:
         """Forget a slot."""

@@ -42,7 +42,7 @@ from xxhash import xxh3_64_intdigest
 from laar.prefix.blocks import Chain
 from laar.prefix.segments import shared_blocks
 from laar.prefix.states import MAX_STATES
-from laar.prefix.tiers import Tiers
+from laar.prefix.tiers import worth
 
 TokenIds = npt.NDArray[np.uint32]
 
@@ -148,6 +148,7 @@ class _Held:
     doubtful: set[int] = field(default_factory=set)  # removed once, and still held
     twins: dict[int, int] = field(default_factory=dict)  # more names of blocks that seem the same
     slower: dict[int | bytes, int] = field(default_factory=dict)  # tiers by engine name, a bit each
+    behind: dict[int, int] = field(default_factory=dict)  # the fastest, of blocks not on the device
     late: deque[tuple[str, Chain]] = field(default_factory=lambda: deque(maxlen=_MAX_LATE))
 
     def emptied(self, *, exact: bool = False, since_s: float = math.nan) -> _Held:
@@ -194,7 +195,6 @@ class TokenBlocks:
         self._order: OrderedDict[_Text, str] = OrderedDict()
         self._expected: OrderedDict[str, _Expected] = OrderedDict()
         self._expected_blocks = 0
-        self.tiers = Tiers()
         self.blocks = self.texts = 0
 
     # -- events --------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ class TokenBlocks:
         for name, hash_, before in zip(event.hashes, own, parents, strict=True):
             if self._holders.get(held.own.get(name, 0), 0) & bit:
                 held.copies[name] = held.copies.get(name, 0) + 1
-                self.tiers.note(slot, hash_, 0)
+                held.behind.pop(hash_, None)
                 continue
             holders = self._holders.get(hash_, 0)
             held.own[name] = hash_
@@ -289,8 +289,8 @@ class TokenBlocks:
                 continue
             if tiers := held.slower.get(name, 0):
                 on_device = copies > tiers.bit_count()
-                fastest = 0 if on_device else (tiers & -tiers).bit_length() - 1
-                self.tiers.note(slot, held.own[name], fastest)
+                if not on_device:
+                    held.behind[held.own[name]] = (tiers & -tiers).bit_length() - 1
 
     def emptied(self, slot: int, model: str, at_s: float = math.nan) -> None:
         """Record that a cache has been empty since `at_s`, by its engine's clock."""
@@ -329,7 +329,6 @@ class TokenBlocks:
         """Forget a slot whose endpoint was removed."""
         self.lost(slot)
         self._slots.pop(slot, None)
-        self.tiers.drop(slot)
 
     def _of(self, slot: int, model: str) -> _Held:
         held = self._slots.get(slot)
@@ -363,7 +362,7 @@ class TokenBlocks:
         if not self._holders.get(hash_, 0) >> slot & 1:
             return
         self.blocks -= 1
-        self.tiers.note(slot, hash_, 0)
+        self._slots[slot].behind.pop(hash_, None)
         left = self._holders[hash_] & ~(1 << slot)
         if left:
             self._holders[hash_] = left
@@ -513,7 +512,7 @@ class TokenBlocks:
             found_of_shown: share of what events show that answers confirm, by slot.
         """
         places: dict[str, tuple[int, _Text] | None] = {}
-        fetched = np.zeros(len(shares)) if self.tiers else None
+        fetched: npt.NDArray[np.float64] | None = None
         for slot, held in self._slots.items():
             if not held.size or slot >= len(shares):
                 continue
@@ -546,9 +545,10 @@ class TokenBlocks:
                         coming -= coming % (held.size / chain.tokens)
                     of_text = max(of_text, coming)
                 shares[slot] = min(1.0, of_text)
-            if fetched is not None:
-                worth = self.tiers.fetched(slot, text.blocks, found)
-                fetched[slot] = min(share * worth * held.size / max(tokens, 1.0), shares[slot])
+            if held.behind:
+                fetched = np.zeros(len(shares)) if fetched is None else fetched
+                of_text = worth(held.behind, text.blocks, found) * held.size / max(tokens, 1.0)
+                fetched[slot] = min(share * of_text, shares[slot])
         return fetched
 
     def _place(self, model: str, chain: Chain) -> tuple[int, _Text] | None:
