@@ -144,60 +144,95 @@ async def until_correct(
         raise SettingError(f"max_attempts is {max_attempts}; at least one attempt is needed")
     if at_once not in (1, 2):
         raise SettingError(f"at_once is {at_once}; 1 or 2 models can be asked at once")
-    url, sent = completions_url(base_url), {names.WRONG_ANSWER: names.RETRY, **(headers or {})}
     body = {"model": model, "messages": list(messages), "temperature": 0, **(params or {})}
     if stop_when_exhausted is None:
         stop_when_exhausted = is_reproducible(body)
     if stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
-    made: list[Attempt] = []
-    running: dict[asyncio.Task[tuple[Reply, float]], _Sent] = {}
-    now_s, waited_s, exhausted, ends, may_pair = 0.0, 0.0, False, False, True
+    sent = {names.WRONG_ANSWER: names.RETRY, **(headers or {})}
+    url = completions_url(base_url)
     async with contextlib.AsyncExitStack() as stack:
         if session is None:
             session = await stack.enter_async_context(aiohttp.ClientSession())
-        stack.push_async_callback(_cancel, running)
-        while True:
-            while (
-                not ends
-                and len(made) + len(running) < max_attempts
-                and (not running or (may_pair and len(running) < at_once))
-            ):
-                ask = _Sent(now_s, next((one.id for one in running.values()), ""))
-                own = sent | (ask.headers if at_once > 1 else {})
-                pauses = _COMPANION_S if ask.companion_of else (waited_s,)
-                send = partial(post, session, url, body, own, timeout_s)
-                running[asyncio.create_task(_post_after(pauses, send))] = ask
-            if not running:
-                break
-            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            task = next(each for each in running if each.done())
-            ask, (reply, paused_s) = running.pop(task), task.result()
-            if ask.companion_of and reply.status == _REFUSED:
-                may_pair = False
-                continue
-            may_pair = True
-            now_s = ask.began_s + paused_s + reply.latency_s
-            made.append(judged(reply, check, paused_s))
-            if made[-1].correct or (reply.status not in RETRYABLE and reply.status != 200):
-                break
-            if tried := reply.headers.get(names.TRIED):
-                # Its other models may lack one that has failed since, or name one still asked.
-                earlier = filter(None, sent.get(names.TRIED, "").split(","))
-                sent[names.TRIED] = ",".join(with_model([*earlier], tried.split(",")[-1]))
-            # A refused request may succeed next time, so its model does not count as tried.
-            is_last = reply.status == 200 and reply.headers.get(names.EXHAUSTED) == "true"
-            exhausted = ends = exhausted or (stop_when_exhausted and is_last)
-            waited_s = pause_s(reply, len(made))
-    answers = [attempt.answer for attempt in made if attempt.answer is not None]
-    return Outcome(
-        answer=answers[-1] if answers else None,
-        correct=made[-1].correct,
-        attempts=tuple(made),
-        ttca_s=now_s,
-        censored=not made[-1].correct,
-        exhausted=exhausted and not made[-1].correct,
-    )
+        send = partial(post, session, url, body, timeout_s=timeout_s)
+        loop = _Loop(send, check, sent, max_attempts, at_once, stop_when_exhausted)
+        stack.push_async_callback(loop.cancel)
+        return await loop.run()
+
+
+@dataclass(slots=True)
+class _Loop:
+    """The attempts of one question: those made, and those in flight."""
+
+    send: Callable[[Mapping[str, str]], Awaitable[Reply]]
+    check: Check
+    headers: dict[str, str]
+    max_attempts: int
+    at_once: int
+    stop_when_exhausted: bool
+    made: list[Attempt] = field(default_factory=list)
+    running: dict[asyncio.Task[tuple[Reply, float]], _Sent] = field(default_factory=dict)
+    now_s: float = 0.0
+    waited_s: float = 0.0
+    exhausted: bool = False
+    may_pair: bool = True
+
+    async def run(self) -> Outcome:
+        """Ask until an answer is correct, or no other attempt makes sense."""
+        is_over = False
+        while not is_over and self._in_flight():
+            await asyncio.wait(self.running, return_when=asyncio.FIRST_COMPLETED)
+            task = next(each for each in self.running if each.done())
+            is_over = self._take(self.running.pop(task), *task.result())
+        answers = [attempt.answer for attempt in self.made if attempt.answer is not None]
+        correct = self.made[-1].correct
+        return Outcome(
+            answer=answers[-1] if answers else None,
+            correct=correct,
+            attempts=tuple(self.made),
+            ttca_s=self.now_s,
+            censored=not correct,
+            exhausted=self.exhausted and not correct,
+        )
+
+    def _in_flight(self) -> bool:
+        """Send as many requests as may be in flight; return whether any is."""
+        running = self.running
+        while (
+            not self.exhausted
+            and len(self.made) + len(running) < self.max_attempts
+            and (not running or (self.may_pair and len(running) < self.at_once))
+        ):
+            ask = _Sent(self.now_s, next((one.id for one in running.values()), ""))
+            own = self.headers | (ask.headers if self.at_once > 1 else {})
+            pauses = _COMPANION_S if ask.companion_of else (self.waited_s,)
+            running[asyncio.create_task(_post_after(pauses, partial(self.send, own)))] = ask
+        return bool(running)
+
+    def _take(self, ask: _Sent, reply: Reply, paused_s: float) -> bool:
+        """Record a reply; return whether it ends the loop."""
+        self.may_pair = not (ask.companion_of and reply.status == _REFUSED)
+        if not self.may_pair:
+            return False
+        self.now_s = ask.began_s + paused_s + reply.latency_s
+        self.made.append(judged(reply, self.check, paused_s))
+        if self.made[-1].correct or (reply.status not in RETRYABLE and reply.status != 200):
+            return True
+        if tried := reply.headers.get(names.TRIED):
+            # Its other models may lack one that has failed since, or name one still asked.
+            earlier = filter(None, self.headers.get(names.TRIED, "").split(","))
+            self.headers[names.TRIED] = ",".join(with_model([*earlier], tried.split(",")[-1]))
+        # A refused request may succeed next time, so its model does not count as tried.
+        is_last = reply.status == 200 and reply.headers.get(names.EXHAUSTED) == "true"
+        self.exhausted = self.exhausted or (self.stop_when_exhausted and is_last)
+        self.waited_s = pause_s(reply, len(self.made))
+        return False
+
+    async def cancel(self) -> None:
+        """Cancel the requests in flight: their connections close, and the engines drop them."""
+        for task in self.running:
+            task.cancel()
+        await asyncio.gather(*self.running, return_exceptions=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,13 +262,6 @@ async def _post_after(
         if reply.headers.get(names.REASON) != "no-companion":
             break
     return reply, paused_s
-
-
-async def _cancel(running: Mapping[asyncio.Task[tuple[Reply, float]], _Sent]) -> None:
-    """Cancel the requests in flight: their connections close, and the engines drop them."""
-    for task in running:
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)
 
 
 def judged(reply: Reply, check: Check, waited_s: float) -> Attempt:
