@@ -63,60 +63,25 @@ def make_view(
     now: float = 0.0,
     seed: int = 0,
 ) -> View:
-    """Return a view of some endpoints, as passed to a scorer.
+    """Return a view of endpoints `10.0.0.0:8000`, `10.0.0.1:8000` ..., as passed to a scorer.
 
-    The endpoints are `10.0.0.0:8000`, `10.0.0.1:8000` and so on. Quantities are as in `laar.View`:
-    one number for all candidates, or one per candidate.
-
-    Args:
-        endpoints: number of candidates.
-        prompt: the text of the request.
-        tokens: length of the prompt.
-        cached_tokens: prompt tokens that each endpoint is believed to have cached.
-        queued_tokens: prompt tokens in flight at each endpoint.
-        in_flight: requests in flight at each endpoint, as the picker counts them.
-        waiting: requests waiting in the engine as last scraped; None if it was never scraped.
-        running: requests running in the engine as last scraped; None means `in_flight`.
-        kv_usage: share of the KV cache in use.
-        rtt_s: round-trip time.
-        probability: P(correct).
-        evidence: number of outcomes behind that probability.
-        seconds_per_token: seconds of prefill per uncached token.
-        base_s: seconds that do not grow with the prompt.
-        times_tried: earlier attempts at the question with the endpoint's model.
-        models: served names, assigned to the endpoints round-robin.
-        labels: labels of the first endpoints; the others have none.
-        session: session of the request.
-        now: monotonic seconds.
-        seed: seed of the random source.
+    Models are assigned round-robin, labels to the first. Quantities are as in `laar.View`, one for
+    all candidates or one per candidate; `waiting`, `running` and `kv_usage` are as last scraped:
+    None for `waiting` means never, and for `running` the same as `in_flight`.
     """
-    n = endpoints
-    table = EndpointTable()
-    table.replace(
-        "laar.testing",
-        [
-            EndpointSpec(
-                address=f"10.0.{i // 256}.{i % 256}:8000",
-                models=(models[i % len(models)],),
-                labels=labels[i] if i < len(labels) else {},
-            )
-            for i in range(n)
-        ],
-    )
-    busy = _each(in_flight, n)
+    n, table = endpoints, _table(endpoints, models, labels)
     if waiting is not None:
         table.waiting[:n], table.kv_usage[:n] = _each(waiting, n), _each(kv_usage, n)
-        table.running[:n] = busy if running is None else _each(running, n)
+        table.running[:n] = _each(in_flight if running is None else running, n)
         table.capacity_tokens[:n], table.read_at[:n] = 10_000.0, now
         table.readings += n
-    queued = _each(queued_tokens, n)
-    table.in_flight[:n], table.queued_tokens[:n] = busy, queued
+    queued = table.queued_tokens[:n] = _each(queued_tokens, n)
+    table.in_flight[:n] = _each(in_flight, n)
     table.queued_uncached_tokens[:n] = table.prefill_tokens[:n] = queued
-    spans = (prompt,) if prompt else ()
+    request = Request(id="laar-testing", api=Api.CHAT, chars=len(prompt), session=session)
+    request.spans = (prompt,) if prompt else ()
     return View(
-        request=Request(
-            id="laar-testing", api=Api.CHAT, spans=spans, chars=len(prompt), session=session
-        ),
+        request=request,
         now=now,
         rng=random.Random(seed),
         table=table,
@@ -126,7 +91,7 @@ def make_view(
         tokens=_each(tokens, n),
         cached_tokens=_each(cached_tokens, n),
         queued_tokens=queued.copy(),
-        in_flight=busy.copy(),
+        in_flight=_each(in_flight, n),
         rtt_s=_each(rtt_s, n),
         wire_s=_each(rtt_s, n),
         probability=_each(probability, n),
@@ -135,6 +100,20 @@ def make_view(
         base_s=_each(base_s, n),
         times_tried=_each(times_tried, n),
     )
+
+
+def _table(n: int, models: Sequence[str], labels: Sequence[Mapping[str, str]]) -> EndpointTable:
+    table = EndpointTable()
+    specs = [
+        EndpointSpec(
+            address=f"10.0.{i // 256}.{i % 256}:8000",
+            models=(models[i % len(models)],),
+            labels=labels[i] if i < len(labels) else {},
+        )
+        for i in range(n)
+    ]
+    table.replace("laar.testing", specs)
+    return table
 
 
 def director_with(

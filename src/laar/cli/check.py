@@ -61,10 +61,7 @@ def check(
     try:
         loaded = load(config)
         found = [] if elsewhere else faults(loaded, ports=ports)
-        if with_envoy and not elsewhere:
-            from laar.cli.beside import envoy_faults
-
-            found += envoy_faults(loaded, config)
+        found += _envoy_faults(loaded, config) if with_envoy and not elsewhere else []
         noted = list(remarks(loaded))
     except LaarError as fault:
         if not as_json:
@@ -79,6 +76,12 @@ def check(
         raise typer.Exit(FAULT)
     if not as_json:
         typer.echo(_envoy_alone(loaded.settings) + as_yaml(loaded), nl=False)
+
+
+def _envoy_faults(loaded: Loaded, config: Path) -> list[str]:
+    from laar.cli.beside import envoy_faults
+
+    return envoy_faults(loaded, config)
 
 
 def _envoy_alone(settings: Settings) -> str:

@@ -123,10 +123,9 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
     options = options or BootstrapOptions()
     streamed, pickers = shape == "gateway", options.picker_addresses
     data_host = options.listen_host or (LOOPBACK if shape == "sidecar" else ANY_IPV4)
-    answers = {
-        "answer_bodies": "STREAMED" if streamed else "NONE",
-        "answer_trailers": "SEND" if streamed else "SKIP",
-    }
+    answers = {"answer_bodies": "NONE", "answer_trailers": "SKIP"}
+    if streamed:
+        answers = {"answer_bodies": "STREAMED", "answer_trailers": "SEND"}
     named = [_part("metadata_has", key=key) for key in (names.DESTINATION, agreed.NAME_KEY)]
     named.append(_part("header_has", header=names.DESTINATION, pattern=".+"))
     unread = [
@@ -141,21 +140,8 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
         data_address=_address(data_host, options.listen_port),
         probe_address=_address(options.listen_host or ANY_IPV4, options.ready_port),
         client=_part("trusted_client" if shape == "sidecar" else "any_client"),
-        early_changes=[
-            *({"remove": name} for name in sorted(_not_for(shape, options))),
-            _part("removed_headers", pattern=header_pattern()),
-            *({"append": each} for each in _set(_EARLY)),
-        ],
-        control_headers=[
-            {"remove": name}
-            for name in sorted({_LISTENER, *names.CONTROL_HEADERS} - {names.DESTINATION})
-        ],
-        set_by_routes=_set(
-            {
-                name: f"%DYNAMIC_METADATA({agreed.LB_NAMESPACE}:{name})%"
-                for name in names.SET_BY_ROUTES
-            }
-        ),
+        **_header_changes(shape, options),
+        **_limits(options),
         routes=[_denied_route(), *_routes(options, answers)],
         any_of_them={agreed.ALIKE_KEY: True},
         naming_path=f"{NAMING_PATH}|({'|'.join(HEALTH_PATHS)})([/_?].*)?$|.*",
@@ -165,19 +151,7 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
             _local_reply(**each)
             for each in _part("local_replies", max_body_bytes=options.max_body_bytes)
         ],
-        idle_timeout=duration(options.idle_timeout_s),
-        upload_timeout=duration(
-            agreed.DECISION_MARGIN_S + options.max_body_bytes // SLOWEST_UPLOAD_BYTES_PER_S
-        ),
-        socket_bytes=SOCKET_BYTES,
-        unread_ms=int(1000 * UNREAD_S),
-        answer_buffer_bytes=BUFFER_BYTES,
-        most_connections=options.most_connections,
-        collected_bytes=min(_SHORT_BYTES, options.max_body_bytes),
-        max_heap_bytes=int(HEAP_SHARE * options.memory_bytes),
         **answers,
-        message_timeout=duration(MESSAGE_TIMEOUT_S),
-        longest_answer=duration(options.longest_hold_s + agreed.DECISION_MARGIN_S),
         # A route may name its pool: metadata {laar: {pool: NAME}}.
         attributes=[
             names.POOL,
@@ -202,6 +176,38 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
     limits = dict.fromkeys(_COLLECTED, options.max_body_bytes) | _ROOM
     long_bodies["filter_chains"][0]["filters"] = _limited(filters, limits)
     return rendered
+
+
+def _header_changes(shape: Shape, options: BootstrapOptions) -> dict[str, Any]:
+    """Return the changes of request headers: before, in and after the choice of a route."""
+    own = sorted({_LISTENER, *names.CONTROL_HEADERS} - {names.DESTINATION})
+    told = "%DYNAMIC_METADATA({}:{})%".format
+    return {
+        "early_changes": [
+            *({"remove": name} for name in sorted(_not_for(shape, options))),
+            _part("removed_headers", pattern=header_pattern()),
+            *({"append": each} for each in _set(_EARLY)),
+        ],
+        "control_headers": [{"remove": name} for name in own],
+        "set_by_routes": _set({n: told(agreed.LB_NAMESPACE, n) for n in names.SET_BY_ROUTES}),
+    }
+
+
+def _limits(options: BootstrapOptions) -> dict[str, Any]:
+    """Return limits of time and memory."""
+    upload_s = agreed.DECISION_MARGIN_S + options.max_body_bytes // SLOWEST_UPLOAD_BYTES_PER_S
+    return {
+        "idle_timeout": duration(options.idle_timeout_s),
+        "upload_timeout": duration(upload_s),
+        "message_timeout": duration(MESSAGE_TIMEOUT_S),
+        "longest_answer": duration(options.longest_hold_s + agreed.DECISION_MARGIN_S),
+        "socket_bytes": SOCKET_BYTES,
+        "unread_ms": int(1000 * UNREAD_S),
+        "answer_buffer_bytes": BUFFER_BYTES,
+        "most_connections": options.most_connections,
+        "collected_bytes": min(_SHORT_BYTES, options.max_body_bytes),
+        "max_heap_bytes": int(HEAP_SHARE * options.memory_bytes),
+    }
 
 
 def _limited(part: Any, limits: Mapping[str, int]) -> Any:

@@ -165,8 +165,7 @@ class Endpoint:
         self.said: Latest[int, int] = Latest(_SAID)
         """Digests of the prompts of the latest answers that were read, by the answers' digests."""
         self.heard_at, self.unheard_s = float("-inf"), 0.0
-        """When it was last paused to hear its siblings, and how long not to pause it again: longer
-        each time that they stay unheard."""
+        """When it was last paused to hear its siblings, and how long not to pause it again."""
         self.flaw = ""
         """What was wrong with the last useless answer: its content type, or the model it named."""
         self.named: str | None = None

@@ -164,17 +164,12 @@ class Questions:
     ) -> None:
         """Record a probe's result: a reply, a failure without a reply, or neither if unreachable.
 
-        `refused` means that no process listens. Perhaps only the picker cannot reach the endpoint,
-        so this counts only if a client's attempt has just failed too.
+        `refused` means that no process listens, which counts only if a client's attempt has just
+        failed too: perhaps only the picker cannot reach the endpoint.
         """
-        records = self._records
-        was_control = self._controls.pop(slot, False)
+        records, was_control = self._records, self._controls.pop(slot, False)
         if slot in self._said:
-            good = reply is not None and reply.found == GOOD
-            self._said[slot].append(reply.said if reply is not None and good else 0)
-            self._said_at[slot] = now
-            if len(self._said[slot]) < _TIMES:
-                self._controls[slot] = False
+            self._remember(slot, reply, now)
         endpoint = records.endpoints.get(slot)
         if endpoint is None:
             return
@@ -217,8 +212,15 @@ class Questions:
         ):
             failed = None  # it is busy with other requests
         # An error event in a stream can't be retried, so it never leads to a trial with a client.
-        weight = 0.0 if failed is breaker.kind is Kind.EVENT else 1.0
-        breaker.record_probe(failed, weight, now)
+        breaker.record_probe(failed, float(not failed is breaker.kind is Kind.EVENT), now)
+
+    def _remember(self, slot: int, reply: Reply | None, now: float) -> None:
+        """Remember what an endpoint said to a probe, and ask again if that was one of the first."""
+        said = self._said[slot]
+        said.append(reply.said if reply is not None and reply.found == GOOD else 0)
+        self._said_at[slot] = now
+        if len(said) < _TIMES:
+            self._controls[slot] = False
 
     def _denied_again(self, endpoint: Endpoint, now: float) -> None:
         """Record that an endpoint that denies clients also denies the probe.

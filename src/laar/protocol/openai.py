@@ -100,13 +100,7 @@ def read_body(api: Api, body: bytes) -> Body:
             it is opaque unless it is an object.
     """
     if api is _OPAQUE or (api is Api.OTHER and not _starts_object(body)):
-        span = field_span(body, "model")
-        if span is not None:
-            name = body[span[0] : min(span[1], span[0] + _MAX_SCALAR_BYTES)]
-            return Body(api=_OPAQUE, model=name.decode(errors="ignore"), model_span=span)
-        peeked = _peek(body)
-        span = model_span(body) if peeked and len(body) > ASIDE_BYTES else None
-        return Body(api=_OPAQUE, model=peeked, model_span=span)
+        return _opaque(body)
     document, is_plain, members = _document(body)
     named = document.get("model")
     model = "" if named is None else named
@@ -118,17 +112,15 @@ def read_body(api: Api, body: bytes) -> Body:
         READERS[api](document, found)
         spans, chars = found, sum(map(len, found.texts))
         if len(body) > MAX_AT_ONCE_BYTES:
-            chars += sum(text.chars for text in found.texts if isinstance(text, Cut))
-            if chars > MAX_AT_ONCE_BYTES:  # no engine takes it
-                found.texts.clear()
+            chars = _uncut(found, chars)
     except UnknownPromptError:  # also if the prompt has too many parts to be read
         pass
-    salt = document.get("cache_salt")
-    previous = document.get("previous_response_id")
+    salt, previous = document.get("cache_salt"), document.get("previous_response_id")
     conversation = conversation_of(document) if "conversation" in document else ""
     named = Named(conversation, "conversation") if conversation else UNNAMED
     if not conversation and not NAMELESS.issuperset(document):
         named = session_of_body(document)
+    times = 1 if _COUNTED.isdisjoint(document) else _answers(document)
     read = Body(
         api=api,
         model=model,
@@ -140,10 +132,7 @@ def read_body(api: Api, body: bytes) -> Body:
         longest_share=spans.longest_share,
         stream=document.get("stream") in _TRUE,
         max_tokens=None if _LIMITS.isdisjoint(document) else _limit(document),
-        answers=min(
-            spans.prompts * (1 if _COUNTED.isdisjoint(document) else _answers(document)),
-            MAX_ANSWERS,
-        ),
+        answers=min(spans.prompts * times, MAX_ANSWERS),
         reproducible=not _SAMPLES.isdisjoint(document) and is_reproducible(document),
         salt=salt if isinstance(salt, str) else "",
         model_span=model_span(body) if len(body) > ASIDE_BYTES else None,  # else when needed
@@ -161,6 +150,23 @@ def read_body(api: Api, body: bytes) -> Body:
         read.salt, read.response_id = _text(read.salt), _text(read.response_id)
         read.spans = tuple(map(_text, read.spans))
     return read
+
+
+def _opaque(body: bytes) -> Body:
+    if (span := field_span(body, "model")) is not None:
+        name = body[span[0] : min(span[1], span[0] + _MAX_SCALAR_BYTES)]
+        return Body(api=_OPAQUE, model=name.decode(errors="ignore"), model_span=span)
+    peeked = _peek(body)
+    span = model_span(body) if peeked and len(body) > ASIDE_BYTES else None
+    return Body(api=_OPAQUE, model=peeked, model_span=span)
+
+
+def _uncut(spans: Spans, chars: int) -> int:
+    """Return the length of texts of which some were cut; drop those that no engine takes."""
+    chars += sum(text.chars for text in spans.texts if isinstance(text, Cut))
+    if chars > MAX_AT_ONCE_BYTES:
+        spans.texts.clear()
+    return chars
 
 
 def _acts(api: Api, document: Mapping[str, Any]) -> bool:

@@ -97,7 +97,7 @@ class Picker:
             self.admission.epoch_s = time.time() - clock()
         self.sharer = self._sharer(snapshot)
         self.rules = GatewayRules(rng)
-        self.held = HeldBytes(settings.bodies.max_held_bytes)
+        self.held = HeldBytes(0)
         self.metrics = Metrics()
         self.pools = PoolMetrics(
             self.director, flow.admission, admission=self.admission, clock=clock
@@ -121,9 +121,7 @@ class Picker:
             faults=self.director.degraded,
             sharing=None if self.sharer is None else self.sharer.sharing,
         )
-        self.sampler = Sampler(
-            settings.bodies.sample_answers, every_s=settings.bodies.sample_every_s, rng=rng
-        )
+        self.sampler = Sampler(0.0, every_s=0.0, rng=rng)
         self._apply_bodies(settings)
         self.reloader: SettingsReloader | None = None
         """Watches the settings files while the picker serves."""

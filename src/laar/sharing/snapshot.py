@@ -7,7 +7,7 @@ pickers' loads arrive within a second, and a starting picker's own are zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 from itertools import islice
 from typing import Annotated, Any, NamedTuple
@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from laar.fleet.away import MAX_MODELS, MAX_OTHERS, Away
-from laar.prefix.beliefs import Shown
+from laar.prefix.beliefs import PrefixBeliefs, Shown
 from laar.prefix.density import Density
 from laar.prefix.index import Kept
 from laar.prefix.lengths import MAX_KNOWN, Known
@@ -86,35 +86,20 @@ def snapshot(
     table = director.table
     addresses = {slot: table.spec(slot).key for slot in table.active.tolist()}
     uses: Callable[[], list[Kept]] = list
-    learned: dict[str, Any] = {}
+    document: dict[str, Any] = director.plugins.save()
     if sharing.prefixes is not None:
         beliefs = sharing.prefixes.beliefs
         uses = beliefs.index.dump(MAX_BLOCKS, now)
-        rooms_bytes = beliefs.index.room_bytes.tolist()
-        learned = {
-            "sizes": _Sizes(
-                beliefs.density.mean,
-                {address: rooms_bytes[at] for at, address in addresses.items()},
-            ),
-            "shown": [(address, beliefs.state(slot)) for slot, address in addresses.items()],
-            "evictions": beliefs.evictions.state(now),
-            "known": list(beliefs.lengths.known.items()),
-            "lengths": beliefs.lengths.state(),
-            "partial": list(beliefs.lengths.partial),
-        }
-    document: dict[str, Any] = (
-        director.plugins.save()
-        | learned
-        | {
-            "v": SCHEMA,
-            "at_s": sharing.wall_clock(),
-            "ns": sharing.settings.namespace,
-            "key_id": sharing.key_id,
-            "place": place,
-            "names": table.away.state(table.specs(), now),
-            "engines": director.engines.state(),
-        }
-    )
+        document |= _beliefs(beliefs, addresses, now)
+    document |= {
+        "v": SCHEMA,
+        "at_s": sharing.wall_clock(),
+        "ns": sharing.settings.namespace,
+        "key_id": sharing.key_id,
+        "place": place,
+        "names": table.away.state(table.specs(), now),
+        "engines": director.engines.state(),
+    }
     orders = sharing.orders.latest() if sharing.orders is not None else iter(())
     if with_key:
         document["key"] = sharing.key.hex()
@@ -137,6 +122,20 @@ def snapshot(
         return _digest(data) + b"\n" + data
 
     return write
+
+
+def _beliefs(beliefs: PrefixBeliefs, addresses: Mapping[int, str], now: float) -> dict[str, Any]:
+    """Return what was learned about prefixes, other than the prompts themselves."""
+    rooms_bytes = beliefs.index.room_bytes.tolist()
+    rooms = {address: rooms_bytes[slot] for slot, address in addresses.items()}
+    return {
+        "sizes": _Sizes(beliefs.density.mean, rooms),
+        "shown": [(address, beliefs.state(slot)) for slot, address in addresses.items()],
+        "evictions": beliefs.evictions.state(now),
+        "known": list(beliefs.lengths.known.items()),
+        "lengths": beliefs.lengths.state(),
+        "partial": list(beliefs.lengths.partial),
+    }
 
 
 def read_snapshot(data: bytes, namespace: str) -> dict[str, Any]:

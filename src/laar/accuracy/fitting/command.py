@@ -70,6 +70,21 @@ def run_fit(outcomes: Sequence[Path], *, out: Path, hold_out: float | None = Non
             f"{fitted.evaluation.queries} questions are too few to judge a model by: the held-out "
             f"figures are mostly luck. Measure {FEW_QUERIES} or more"
         )
+    _write(out, data)
+    _show(console, fitted, notes)
+    if fitted.artifact.fitted_on is not None and hold_out:
+        console.print(
+            f"{hold_out:.0%} of the questions were held out: `laar evaluate {out} ...` tests on "
+            "them. Fit with --hold-out 0 to learn from all.",
+            markup=False,
+        )
+    if read.from_measure:
+        console.print(fitted.evaluation.worth, markup=False)
+    then = "set accuracy.capability to its path; a running picker loads it"
+    console.print(f"Written to {out}: {then}.", markup=False)
+
+
+def _write(out: Path, data: bytes) -> None:
     try:
         device = out.is_char_device() or out.is_fifo()  # such as /dev/stdout
         place = out if device else out.resolve()  # a link, as /dev/stdout is, must stay a link
@@ -78,17 +93,6 @@ def run_fit(outcomes: Sequence[Path], *, out: Path, hold_out: float | None = Non
         temporary.replace(place)
     except OSError as fault:
         raise SettingError(f"{out}: {fault.strerror}") from None
-    _show(console, fitted, notes)
-    if fitted.artifact.fitted_on is not None and hold_out:
-        console.print(
-            f"{hold_out:.0%} of the questions were held out: `laar evaluate {out} ...` tests on "
-            "them. Fit with --hold-out 0 to learn from all.",
-            markup=False,
-        )
-    advice = "set accuracy.capability to its path; a running picker loads it"
-    if read.from_measure:
-        console.print(fitted.evaluation.worth, markup=False)
-    console.print(f"Written to {out}: {advice}.", markup=False)
 
 
 def _notes(read: Records) -> list[str]:

@@ -374,13 +374,13 @@ class RequestHalf(StreamState):
         request.retries, request.wrong_answer_s = head.retries, head.wrong_answer_s
         request.given = head.given
         request.companion_of = head.companion_of
+        request.parent = head.parent
         if head.companion_of:  # a session's context has one place; a companion may be cancelled
             request.session, request.hints = "", ()
         elif head.named.session:
             request.session, request.named_by, request.hints = head.named
         elif not request.session and head.named.hints:
             request.hints = (*head.named.hints, *request.hints)[:MAX_HINTS]
-        request.parent = head.parent
         request.conversation_id = facts.conversation_id or request.conversation_id
         if facts.stores in _BY_TENANT:
             request.stays_as = head.tenant
@@ -389,9 +389,8 @@ class RequestHalf(StreamState):
         request.ttft_objective_s = head.ttft_objective_s
         request.patience_s, request.longest_hold_s = head.patience_s, self.longest_hold_s
         request.shadow = self.shadow
-        request.first_token_seen = request.stream and (
-            self.read_answer or self.dialect.shows_answers
-        )
+        shown = self.read_answer or self.dialect.shows_answers
+        request.first_token_seen = request.stream and shown
         request.prefill_in_place = not self._may_add_headers
         if self.join is not None:
             request.trace = self.join(head.trace_parent, head.trace_state)

@@ -107,6 +107,11 @@ class Share:
         return mine <= self.most - self._taken
 
 
+_NO_TLS = (
+    "the peer speaks TLS, and this port does not: set listen.tls, or let the peer use plaintext"
+)
+
+
 class Guard:
     """Inspects one connection's frames as they arrive.
 
@@ -134,22 +139,15 @@ class Guard:
     def feed(self, data: bytes, now: float) -> Iterator[tuple[int, int, bytes]]:
         """Inspect received bytes.
 
-        Yields:
-            A frame's type and flags, its stream and bytes that bypass the library (a piece of DATA,
-            or the payload of another frame); or `LIBRARY`, 0 and bytes for the library. Handle each
-            before requesting the next.
-
-        Raises:
-            FloodError: a limit is exceeded.
+        Yield a frame's type and flags, its stream and bytes that bypass the library (a piece of
+        DATA, or the payload of another frame); or `LIBRARY`, 0 and bytes for the library. Handle
+        each before requesting the next. Raise `FloodError` if a limit is exceeded.
         """
         if self._head:
             data, self._head = self._head + data, b""
         end = len(data)
         if self._preface_bytes == _PREFACE_BYTES and data[:1] == _TLS:
-            raise FloodError(
-                "the peer speaks TLS, and this port does not: set listen.tls, or let the peer use"
-                " plaintext"
-            )
+            raise FloodError(_NO_TLS)
         at = min(self._preface_bytes, end)
         self._preface_bytes -= at
         since = 0  # data[since:at] has not been passed to the library yet
