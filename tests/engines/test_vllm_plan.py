@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import laar_vllm
 from laar_vllm import Candidate, StepSettings, plan, require_known_version
-from laar_vllm.plan import LEAST_STEP_TOKENS
+from laar_vllm.plan import LATE_SHARE, LEAST_STEP_TOKENS
 from support.exploring import examples
 
 SETTINGS = StepSettings(long_tokens=1000, seconds_per_token=1e-5, quadratic_s=0.0, overhead_s=0.0)
@@ -129,9 +129,52 @@ def test_prefills_get_what_decodes_leave_of_a_step():
         step = decide(candidate("long", 100_000), **counts)
         sizes.append(step.chunks["long"])
         step_s = SETTINGS.decode_s(decodes, context_tokens) + SETTINGS.prefill_s(sizes[-1])
-        assert step_s <= SETTINGS.target_s or sizes[-1] + decodes <= LEAST_STEP_TOKENS
+        assert step_s <= SETTINGS.target_s or sizes[-1] == LEAST_STEP_TOKENS
     assert sizes == sorted(sizes, reverse=True)
     assert len(set(sizes)) == len(sizes)
+
+
+@settings(max_examples=examples(100))
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(1, 9000), st.integers(0, 100_000), st.floats(-100, 100)),
+        min_size=1, max_size=6,
+    ),
+    decodes=st.integers(0, 2000),
+    context_tokens=st.integers(0, 10**7),
+    config=st.builds(
+        StepSettings,
+        seconds_per_token=st.floats(0, 1e-3), quadratic_s=st.floats(0, 1e-8),
+        target_s=st.floats(0, 0.1), long_tokens=st.integers(0, 10_000),
+    ),
+)  # fmt: skip
+def test_prompts_get_their_least_tokens_beside_any_number_of_decodes(
+    rows, decodes, context_tokens, config
+):
+    candidates = [
+        Candidate(str(n), left, done, config.line(left + done, arrival_s, None), 1, True)
+        for n, (left, done, arrival_s) in enumerate(rows)
+    ]
+    step = plan(
+        candidates, 0.0, config, leader=None, budget_tokens=8192, free_slots=0, free_blocks=100,
+        decodes=decodes, decode_context_tokens=context_tokens,
+    )  # fmt: skip
+    # A step has one long prefill, which leaves a share to short ones.
+    shorts = sum(left for left, done, _ in rows if left + done <= config.long_tokens)
+    longs = [left for left, done, _ in rows if left + done > config.long_tokens]
+    least = min(LEAST_STEP_TOKENS, shorts + min(longs, default=0))
+    assert sum(step.chunks.values()) >= least * (1 - LATE_SHARE if shorts and longs else 1) - 1
+
+
+def test_a_chat_beside_many_decodes_gets_its_least_tokens_a_step(figure):
+    for decodes in (0, 64, 200, 256):
+        one = Candidate("chat", 2000, 0, StepSettings().line(2000, 0.0, None), 125, True)
+        step = plan(
+            [one], 0.0, StepSettings(), leader=None, budget_tokens=2048 - decodes, free_slots=0,
+            free_blocks=200, decodes=decodes, decode_context_tokens=1500 * decodes,
+        )  # fmt: skip
+        figure(f"tokens a step beside {decodes} decodes", step.chunks["chat"], "256")
+        assert step.chunks["chat"] >= LEAST_STEP_TOKENS
 
 
 def test_a_late_long_prompt_leaves_room_for_short_ones():

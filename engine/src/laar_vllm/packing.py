@@ -75,6 +75,7 @@ def pack(
     *,
     target_s: float,
     budget_tokens: int,
+    least_tokens: int = 0,
     rho_max: float = RHO_MAX,
     late_share: float = 0.0,
 ) -> list[int]:
@@ -85,6 +86,7 @@ def pack(
         batch: holds the decodes; the chunks chosen are added to it.
         target_s: longest time that the iteration should take.
         budget_tokens: tokens that the engine allows per iteration, not counting decodes.
+        least_tokens: tokens that prefills get together, whatever the target; 0 in the paper.
         rho_max: largest share of `target_s` that a long prefill leaves free.
         late_share: the same for one that can no longer meet its objective; 0 in the paper.
     """
@@ -108,14 +110,15 @@ def pack(
             cap,
             MIN_CHUNK_TOKENS,
         )
-        full = chunk < cap and share == 1.0
         if not chunk and index == 0:
             chunk = min(cap, MIN_CHUNK_TOKENS)
+        chunk = max(chunk, min(cap, int(least_tokens * share)))
         if chunk:
             batch.add(chunk, context)
             chunks[index] = chunk
             budget_tokens -= chunk
+            least_tokens -= chunk
             seen_long = seen_long or is_long
-        if full:  # the target is used up; one more token is not worth searching for
-            break
+        if chunk < cap and share == 1.0:
+            break  # the target is used up; one more token is not worth searching for
     return chunks

@@ -34,8 +34,9 @@ While a prefill runs from start to end, an equal prefill that waits gains 1 on i
 per token. With a smaller margin, equal prefills would swap halfway, and all would end late."""
 
 LEAST_STEP_TOKENS = 256
-"""Minimum number of tokens in a step, whatever its target; decodes count. Below about this number,
-loading the model's weights dominates on GPUs, so a smaller step takes as long and does less."""
+"""Minimum number of prompt tokens in a step, whatever its target. Below about this number, loading
+the model's weights dominates on GPUs, so a smaller step takes as long and does less. Decodes do not
+count: beside many of them a prompt would otherwise get a few tokens a step."""
 
 LATE_SHARE = RHO_MAX
 """Share of a step that a long prefill leaves to short ones after it has missed its objective."""
@@ -80,7 +81,7 @@ class StepSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         context_token_s: seconds per step and token of context of the requests that decode, for
             loading their KV cache.
         target_s: target seconds per step, from the TPOT objective. Limits the prefill tokens of a
-            step; see `step_s`.
+            step, but not below `LEAST_STEP_TOKENS`.
         objective_factor: a request's default TTFT objective, as a multiple of its prefill time.
         objective_floor_s: seconds added to that multiple.
         long_tokens: length above which a prompt is long; a step has at most one long prefill.
@@ -120,11 +121,6 @@ class StepSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             context_tokens * self.context_token_s,
         )
         return self.overhead_s + tokens_s + context_s
-
-    def step_s(self, decodes: int, decode_s: float) -> float:
-        """Return the time that a step may take, `target_s` or that of `LEAST_STEP_TOKENS`."""
-        least_s = decode_s + max(LEAST_STEP_TOKENS - decodes, 0) * self.seconds_per_token
-        return max(self.target_s, least_s)
 
     def prefill_s(self, tokens: int) -> float:
         """Return the time to prefill `tokens` alone, starting from an empty cache."""
@@ -252,12 +248,12 @@ def plan(
             free_blocks -= blocks
         keys.append(key)
         prefills.append(prefill)
-    decode_s = settings.decode_s(decodes, decode_context_tokens)
     sizes = pack(
         prefills,
-        _Step(settings, decode_s),
-        target_s=settings.step_s(decodes, decode_s),
+        _Step(settings, settings.decode_s(decodes, decode_context_tokens)),
+        target_s=settings.target_s,
         budget_tokens=budget_tokens,
+        least_tokens=LEAST_STEP_TOKENS,
         late_share=LATE_SHARE,
     )
     if leader not in chunks:
