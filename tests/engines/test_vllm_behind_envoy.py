@@ -10,27 +10,18 @@ import asyncio
 import random
 import re
 import sys
-import tempfile
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import AsyncExitStack
 
-import aiohttp
 import orjson
 import pytest
-import yaml
 
 from laar.server.admin.metrics import metrics_page
 
 pytest.importorskip("tokenizers", reason="NO tokenizers HERE")
-from vllm_server import NEEDS_VLLM, QUESTION, Engine, running, started, write_model
+from behind_envoy import converse, exchange, prefixes, words
+from vllm_server import NEEDS_VLLM, Engine, running, started
 
-from laar.envoy.options import BootstrapOptions
-from laar.envoy.process import EnvoyProcess
-from laar.server.runner import Runner
-from laar.settings import load
 from support import eventually, metric
-from support.bootstraps import rendered
 from support.waiting import free_ports
 
 pytestmark = [*NEEDS_VLLM, pytest.mark.timeout(1800)]
@@ -43,112 +34,10 @@ OPTIONS = ("--block-size", str(BLOCK), "--num-gpu-blocks-override", str(BLOCKS))
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("tiny")
-    write_model(directory)
-    return directory
-
-
-@pytest.fixture(scope="module")
 def engines(model, tmp_path_factory):
     """Run two identical engines."""
     with running(model, tmp_path_factory.mktemp("vllm"), 2, *OPTIONS) as two:
         yield two
-
-
-@dataclass
-class Gateway:
-    """Envoy and the picker in front of the engines."""
-
-    url: str
-    runner: Runner
-    http: aiohttp.ClientSession
-
-    async def ask(self, path, body, **headers):
-        """Return the status, headers and body of one answer."""
-        return await exchange(self.http, self.url, "POST", path, body, headers)
-
-    async def chat(self, messages, **more):
-        """Return a successful answer, and its usage."""
-        body = {"model": "tiny", "messages": messages, "max_tokens": 8, "temperature": 0, **more}
-        status, headers, text = await self.ask("/v1/chat/completions", body)
-        assert status == 200, text
-        return orjson.loads(text), headers
-
-
-@pytest.fixture
-async def gateway(request, tmp_path, envoy_binary):
-    """Return a function that starts Envoy and a picker in front of engines."""
-
-    @asynccontextmanager
-    async def start(shape="standalone", *, of=None, events=True, **sections):
-        engines = of or request.getfixturevalue("engines")
-        names = ("ext_proc", "health", "admin")
-        listen = zip(names, free_ports(3), strict=True)
-        eds = tmp_path / "eds" / "endpoints.json"
-        eds.parent.mkdir(exist_ok=True)
-        document = {
-            "endpoints": [
-                {
-                    "address": engine.address,
-                    "models": ["tiny"],
-                    "labels": {
-                        "laar.dev/kv-events": str(engine.events),
-                        "laar.dev/kv-events-replay": str(engine.replay),
-                    }
-                    if events
-                    else {},
-                }
-                for engine in engines
-            ],
-            "listen": {name: f"127.0.0.1:{port}" for name, port in listen},
-            "envoy": {"eds_file": str(eds)},
-            "shutdown": {"drain_s": 0.0, "grace_s": 1.0},
-            "bodies": {"sample_answers": 1},
-            **sections,
-        }
-        settings = tmp_path / "laar.yaml"
-        settings.write_text(yaml.safe_dump(document))
-        runner = Runner(load(settings), seed=5)
-        serving = asyncio.Event()
-        served = asyncio.create_task(runner.run(started=serving))
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(_stop, runner, served)
-            await serving.wait()
-            options = BootstrapOptions(
-                picker=document["listen"]["ext_proc"],
-                listen_port=0,
-                ready_port=0,
-                admin_port=0,
-                eds_path=str(eds),
-            )
-            directory = tempfile.mkdtemp(dir=tmp_path)
-            process = EnvoyProcess(rendered(shape, options), Path(directory))
-            envoy = await stack.enter_async_context(process)
-            http = await stack.enter_async_context(aiohttp.ClientSession())
-            behind = Gateway(envoy.url(), runner, http)
-
-            async def ready():
-                body = {"model": "tiny", "prompt": QUESTION}
-                status, _, _ = await behind.ask("/v1/completions", body)
-                return status == 200
-
-            await eventually(ready, what="an answer through Envoy")
-            yield behind
-
-    return start
-
-
-async def _stop(runner, served):
-    runner.stop()
-    await served
-
-
-async def exchange(http, url, method, path, body, headers):
-    data = orjson.dumps(body) if isinstance(body, dict) else body
-    headers = {"content-type": "application/json", **headers}
-    async with http.request(method, url + path, data=data, headers=headers) as answer:
-        return answer.status, answer.headers, await answer.read()
 
 
 # -- the same answers ----------------------------------------------------------------------------
@@ -267,35 +156,6 @@ async def test_every_answer_equals_the_answer_of_the_engine(shape, gateway, engi
 # -- beliefs -------------------------------------------------------------------------------------
 
 
-def words(rng, count):
-    return " ".join("".join(rng.choices("etaoinshrdlu", k=rng.randint(2, 8))) for _ in range(count))
-
-
-async def converse(behind, talks, turns, *, seed, at_once=4):
-    """Hold conversations in turns; return the numbers of prompt tokens and of cached ones."""
-    rng = random.Random(seed)
-    system = {"role": "system", "content": words(rng, 60)}
-    texts = [[words(rng, rng.randint(20, 120)) for _ in range(turns)] for _ in range(talks)]
-    talks = [([system], lines) for lines in texts]
-    prompt = cached = 0
-
-    async def user():
-        nonlocal prompt, cached
-        while talks:
-            messages, lines = talk = talks.pop(rng.randrange(len(talks)))
-            messages.append({"role": "user", "content": lines.pop()})
-            answer, _ = await behind.chat(messages)
-            usage = answer["usage"]
-            prompt += usage["prompt_tokens"]
-            cached += (usage["prompt_tokens_details"] or {}).get("cached_tokens", 0)
-            messages.append(answer["choices"][0]["message"] | {"role": "assistant"})
-            if lines:
-                talks.append(talk)
-
-    await asyncio.gather(*(user() for _ in range(at_once)))
-    return prompt, cached
-
-
 @pytest.mark.parametrize(
     ("events", "at_once", "points"),
     [
@@ -369,12 +229,6 @@ async def test_each_data_parallel_rank_is_estimated_separately(events, gateway, 
     sys.stdout.write(f"\ntwo ranks: found {found:.3f}, believed {believed:.3f}\n")
     assert found >= 0.5
     assert believed == pytest.approx(found, abs=0.03)
-
-
-def prefixes(runner):
-    """Return the numbers of prompt tokens found cached and believed cached so far."""
-    names = ("laar_prefix_found_tokens_total", "laar_prefix_believed_tokens_total")
-    return tuple(metric(runner, name) for name in names)
 
 
 async def test_after_a_restart_of_engine_or_picker_beliefs_are_correct_again(

@@ -138,14 +138,15 @@ def convoy(work: Path) -> dict[str, object]:
     scheduler, plan_step = driver.scheduler, driver.scheduler._plan_step
     planning: list[float] = []
 
-    def timed() -> None:
+    def timed() -> object:
         begin = time.perf_counter()
-        plan_step()
+        held = plan_step()
         planning.append(time.perf_counter() - begin)
+        return held
 
     ttft: dict[str, list[float]] = {}
     for name in ("stock", "slack") * 4:
-        scheduler._plan_step = timed if name == "slack" else lambda: None
+        scheduler._plan_step = timed if name == "slack" else list
         scheduler._chunks = {}
         arrivals = [(0.0, driver.prompt(LONG)) for _ in range(3)]
         arrivals += [(0.12 + 0.05 * i, driver.prompt(SHORT)) for i in range(6)]

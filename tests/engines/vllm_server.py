@@ -1,4 +1,4 @@
-"""Run a real vLLM on a CPU, which serves a tiny random model with a tokenizer over HTTP."""
+"""Run real engines on a CPU, which serve a tiny random model with a tokenizer over HTTP."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from vllm_driver import MODEL, QUIET
@@ -45,9 +46,11 @@ QUESTION = "Tell me in a sentence what a cache is for."
 """The first prompt of an engine. On some CPUs, vLLM crashes if it has only one token."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Engine:
-    """A running engine and the ports of its KV events."""
+    """A running vLLM and the ports of its KV events."""
+
+    kind: ClassVar = "vllm"
 
     port: int
     events: int
@@ -60,6 +63,38 @@ class Engine:
     @property
     def url(self) -> str:
         return f"http://{self.address}"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Labels that tell where its events are."""
+        return {
+            "laar.dev/kv-events": str(self.events),
+            "laar.dev/kv-events-replay": str(self.replay),
+        }
+
+    def publishes(self) -> str:
+        """Return its option for events; with stars, as otherwise it would connect, not bind."""
+        return json.dumps(
+            {
+                "enable_kv_cache_events": True,
+                "publisher": "zmq",
+                "endpoint": f"tcp://*:{self.events}",
+                "replay_endpoint": f"tcp://*:{self.replay}",
+            }
+        )
+
+    def command(self, model: Path) -> tuple[list[str], dict[str, str]]:
+        """Return the command that starts it, and its environment's variables."""
+        command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
+        command += ["--served-model-name", "tiny", "--load-format", "dummy", "--enforce-eager"]
+        command += ["--max-model-len", "8192", "--max-num-batched-tokens", "2048"]
+        command += ["--enable-prompt-tokens-details", "--prefix-caching-hash-algo", "sha256_cbor"]
+        command += ["--kv-events-config", self.publishes()]
+        return command, {
+            **QUIET,
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+            "VLLM_ENABLE_RESPONSES_API_STORE": "1",
+        }
 
 
 def write_model(work: Path) -> None:
@@ -91,10 +126,12 @@ def write_model(work: Path) -> None:
 
 
 @contextlib.contextmanager
-def running(model: Path, logs: Path, count: int, *options: str) -> Iterator[Sequence[Engine]]:
+def running(
+    model: Path, logs: Path, count: int, *options: str, of: type[Engine] = Engine
+) -> Iterator[Sequence[Engine]]:
     """Start `count` engines of one model; all are stopped at the end."""
     ports = iter(free_ports(3 * count))
-    engines = [Engine(next(ports), next(ports), next(ports)) for _ in range(count)]
+    engines = [of(next(ports), next(ports), next(ports)) for _ in range(count)]
     with started(engines, model, logs, *options):
         yield engines
 
@@ -116,23 +153,8 @@ def started(engines: Sequence[Engine], model: Path, logs: Path, *options: str) -
 def _process(
     engine: Engine, model: Path, log: Path, options: Sequence[str]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    events = {  # with a star, as otherwise vLLM would connect instead of bind
-        "enable_kv_cache_events": True,
-        "publisher": "zmq",
-        "endpoint": f"tcp://*:{engine.events}",
-        "replay_endpoint": f"tcp://*:{engine.replay}",
-    }
-    command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
-    command += ["--served-model-name", "tiny", "--load-format", "dummy", "--enforce-eager"]
-    command += ["--max-model-len", "8192", "--max-num-batched-tokens", "2048"]
-    command += ["--enable-prompt-tokens-details", "--prefix-caching-hash-algo", "sha256_cbor"]
-    command += ["--kv-events-config", json.dumps(events), *options]
-    command += ["--host", "127.0.0.1", "--port", str(engine.port)]
-    environment = {
-        **QUIET,
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
-        "VLLM_ENABLE_RESPONSES_API_STORE": "1",
-    }
+    command, environment = engine.command(model)
+    command += [*options, "--host", "127.0.0.1", "--port", str(engine.port)]
     with log.open("wb") as said:
         process = subprocess.Popen(
             command, env=os.environ | environment, stdout=said, stderr=said, cwd=log.parent
@@ -167,4 +189,4 @@ def _wait(engine: Engine, process: subprocess.Popen[bytes], log: Path) -> None:
         except OSError:
             pass  # not listening yet
         time.sleep(0.5)
-    raise AssertionError(f"vLLM: {fault}:\n{log.read_text(errors='replace')[-3000:]}")
+    raise AssertionError(f"{engine.kind}: {fault}:\n{log.read_text(errors='replace')[-3000:]}")

@@ -42,7 +42,7 @@ NOT_SAVED = {
     "laar.sharing Evictions._waiting Evictions._age_of Evictions._next_at Paces._learned "
     "PrefixIndex.now Retrying._sent laar.plugins.shares",
     "kept to a second": "_Use.at",
-    "worked out when needed": "laar.core.candidates laar.prefix.blocks",
+    "worked out when needed": "laar.core.candidates laar.prefix.blocks Swaps._version",
     "relative to this process's start": "Line.level Line._recent Paces._levels PrefixIndex._stamp "
     "_Cache.by_age _Cache.changes _Use.claim _Use.stamp _Use.witness",
     "at most seven samples, and a prior that samples outweigh": "Line._pending Line._expected",

@@ -24,7 +24,7 @@ from msgspec import Meta, Struct, ValidationError, convert
 
 from laar_vllm.packing import RHO_MAX, Prefill, pack, turn
 
-KNOWN_VERSIONS = ("0.32",)
+KNOWN_VERSIONS = ("0.32", "0.33")
 """Releases of vLLM that the scheduler was tested with. Others are rejected, since it overrides
 private methods."""
 

@@ -1,9 +1,10 @@
-"""vLLM's asynchronous scheduler with prefills in slack order (vLLM 0.32).
+"""vLLM's asynchronous scheduler with prefills in slack order (vLLM 0.32 and 0.33).
 
 vLLM's `schedule` is not duplicated. Before it runs, the lists it iterates over are sorted. While it
 runs, it calls `_reserve_prefill_lookahead` for each request's number of tokens, which is where the
 plan's chunks are applied. With a chunk of 0, a running prefill pauses in this step and keeps its
-KV. A waiting request with 0 ends the loop, so those with a chunk come first.
+KV. Waiting requests with 0 are kept out of the queue meanwhile: 0.32 ends its loop at the first,
+and 0.33 moves it to a queue that precedes all others.
 
 Everything else is unchanged: decodes come first; requests that wait while holding KV (remote loads,
 streaming input) precede all others. The cached prefix of a waiting prompt is unknown, so it ranks
@@ -40,8 +41,11 @@ class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no rel
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         """Sort vLLM's lists by slack and let it schedule."""
-        self._plan_step()
-        return super().schedule(*args, **kwargs)
+        held = self._plan_step()
+        try:
+            return super().schedule(*args, **kwargs)
+        finally:
+            self.waiting.extend(held)
 
     def _reserve_prefill_lookahead(
         self, request: Any, num_computed_tokens: int, num_new_tokens: int
@@ -54,7 +58,8 @@ class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no rel
         )
         return tokens
 
-    def _plan_step(self) -> None:
+    def _plan_step(self) -> list[Any]:
+        """Plan a step and sort the lists; return the requests taken out of the queue for it."""
         prefills, decodes, context_tokens = [], 0, 0
         for request in self.running:
             if request.is_prefill_chunk:
@@ -64,7 +69,7 @@ class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no rel
                 context_tokens += request.num_computed_tokens
         if not prefills and not self.waiting:
             self._chunks = {}
-            return
+            return []
         waiting = list(self.waiting)
         candidates = [self._candidate(request, is_running=True) for request in prefills]
         candidates += [self._candidate(request, is_running=False) for request in waiting]
@@ -84,12 +89,10 @@ class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no rel
         # If blocks run out, vLLM preempts the last running request, so sort the one with the most
         # slack last.
         self.running.sort(key=lambda request: rank.get(request.request_id, -1))
-        if len(waiting) > 1:
-            waiting.sort(
-                key=lambda request: (not step.chunks[request.request_id], rank[request.request_id])
-            )
-            self.waiting.clear()
-            self.waiting.extend(waiting)
+        waiting.sort(key=lambda request: rank[request.request_id])
+        self.waiting.clear()
+        self.waiting.extend(one for one in waiting if step.chunks[one.request_id])
+        return [one for one in waiting if not step.chunks[one.request_id]]
 
     def _candidate(self, request: Any, *, is_running: bool) -> Candidate:
         key, total, done = request.request_id, request.num_tokens, request.num_computed_tokens

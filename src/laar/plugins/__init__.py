@@ -11,6 +11,7 @@ from laar.plugins.retrying import Retrying
 from laar.plugins.session_token import SessionToken
 from laar.plugins.shares import FairShares
 from laar.plugins.stored import StoredObjects
+from laar.plugins.swaps import Swaps
 from laar.plugins.trying import Trying
 from laar.plugins.windows import Windows
 
@@ -31,6 +32,7 @@ def own() -> list[Plugin]:
         SessionToken(asked=False),
         Pulls(),
         Adapters(),
+        Swaps(),
         Companions(),
         Trying(),
     ]
