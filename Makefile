@@ -139,13 +139,13 @@ attack: $(STAMP)  ## hostile clients, engines, stores and files, and the answer 
 	$(BIN)/pytest -q tests/attack --attack-table
 
 # The tests that measure what other projects' bug reports describe.
-REPORTED := tests/context/test_context_whole.py tests/datalayer/test_dns.py tests/datalayer/test_model_windows.py tests/prefix/test_prefix_lengths.py tests/prefix/test_stored_twice.py $(patsubst %,tests/server/test_%.py,adapter_names attempts blame client_libraries deadly_bodies early_signs equal_engines frozen_pages models_away models_in_paths never_cached prefillers quick_engines responses session_token useless_forms ways windows) tests/health/test_refused_kinds.py
+REPORTED := tests/context/test_context_whole.py tests/datalayer/test_dns.py tests/datalayer/test_model_windows.py tests/prefix/test_prefix_lengths.py tests/prefix/test_stored_twice.py $(patsubst %,tests/server/test_%.py,adapter_names attempts blame client_libraries deadly_bodies early_signs equal_engines frozen_pages full_fleet models_away models_in_paths never_cached prefillers quick_engines responses session_token useless_forms ways windows) tests/health/test_refused_kinds.py
 
 reported: $(STAMP)  ## numbers of situations from other projects' bug reports, nearly all through a real Envoy
 	$(BIN)/pytest -q -m "not slow" --figures $(REPORTED)
 
-faults: $(STAMP)  ## twenty faults, and the critical alert or line of the page that tells of each within a minute
-	$(BIN)/pytest -q --figures -k within_a_minute tests/deploy/test_monitoring.py tests/server/test_faults_shown.py
+faults: $(STAMP)  ## 30 faults, and the alert or line of the page that tells of each within a minute
+	$(BIN)/pytest -q --figures -k 'within_a_minute or full or slower' tests/deploy/test_monitoring.py tests/server/test_faults_shown.py tests/server/test_full_fleet.py
 
 chaos: $(STAMP)  ## 15 minutes of faults on endpoints, pickers, Envoy, files; a seed repeats them
 	$(BIN)/python -m bench chaos

@@ -35,6 +35,8 @@ class Fault(StrEnum):
     SCRAPE = "scrape", _METRICS, "start it, or set its `engine` or `metrics_url` ('' if none)"
     LOAD = "load", _METRICS, "restart the engine: its page still shows requests that have ended"
     ENDPOINT = "endpoint", _ENDPOINT, "see the engine's log; check its key, quota, model, template"
+    FULL = "full", _WAITS, "add endpoints, or limit the clients; the page shows what waits"
+    PACE = "pace", _ENDPOINT, "compare its device, its load by others and its options with theirs"
     FAST = "fast", _ENDPOINT, "read its answers; if they are good, label it laar.dev/fast"
     SUSPECT = "suspect", "requests-fail", "mend what its message names: requests with it fail"
     KV_EVENTS = "kv-events", _PART, "correct its labels, or how the engine publishes events"

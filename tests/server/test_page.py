@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from browser import missing, window
-from watching import PROMPT, ask, settle, watched_picker
+from watching import PROMPT, ask, read, settle, watched_picker
 
 from laar.faults import Fault
 from support import eventually
@@ -75,6 +75,17 @@ async def test_the_page_follows_the_picker_and_every_part_has_content(page):
     )
     await keep(page, "page")
     assert await page.errors() == []
+
+
+async def test_the_first_line_says_since_when_a_model_is_full_and_what_waits(page):
+    first = ask(page.runner, tried="small")
+    settle(page.runner, first, status=429)
+    page.runner.picker.problems.report(Fault.FULL, "its endpoints are full", first.model)
+    read(page.runner, first.address, waiting=7.0, running=4.0, kv_usage=0.9)
+    await page.open(page.url)
+    await shows(page, "#headline", f"{first.model}: its only endpoint is full since ")
+    await shows(page, "#headline", "1 of the last 1 requests failed for it.")
+    await shows(page, "#headline", "7 requests wait in engines, 0 at the picker.")
 
 
 async def test_names_are_shown_as_plain_text_and_prompts_are_never_shown(page):

@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 from collections import Counter
 from importlib.resources import files
 
@@ -155,7 +156,7 @@ def test_ends_of_requests_are_counted_as_a_scraper_reads_them():
 def test_every_counter_is_read_by_a_row_of_the_table():
     rows = (files("laar.server.admin") / "metrics.txt").read_text()
     unread = [name for name in vars(Metrics()) if not name.startswith("_")
-              and f"| metrics.{name} |" not in rows]  # fmt: skip
+              and not re.search(rf"\| metrics\.{name}\b", rows)]  # fmt: skip
     assert unread == []
 
 

@@ -64,6 +64,8 @@ WORDS = {
 }
 """The messages to clients, by reason code."""
 
+NO_ROOM = frozenset(WORDS) - {NO_ENDPOINT}
+
 MAX_RETRY_AFTER_S = 60
 """Maximum `retry-after` in seconds, since longer estimates mean little."""
 
@@ -423,13 +425,17 @@ class Queue(Generic[T]):
         """Return the answer to a refused request; count it unless the request is sent anyway."""
         if not item.for_context:
             self.sheds[reason] += 1
-        wait_s = math.ceil(len(self._waiting) * self._gap_s)
-        retry_after_s = min(MAX_RETRY_AFTER_S, max(1, wait_s))
-        return RequestError(status, reason, WORDS[reason], retry_after_s=retry_after_s)
+        again_s = retry_after_s(len(self._waiting) * self._gap_s)
+        return RequestError(status, reason, WORDS[reason], retry_after_s=again_s)
 
     def _hand_out(self) -> list[tuple[Item, T | RequestError]]:
         verdicts, self._verdicts = self._verdicts, []
         return verdicts
+
+
+def retry_after_s(wait_s: float) -> int:
+    """Return the value of the header for an expected wait."""
+    return min(MAX_RETRY_AFTER_S, max(1, math.ceil(wait_s)))
 
 
 def _expired(item: Item) -> str:

@@ -34,6 +34,7 @@ from laar.health import GOOD, Kind
 from laar.server.fleet import FleetState
 from laar.server.tasks import Tasks
 from laar.settings import Settings
+from laar.telemetry.page_model import SLOW_PACE
 
 if TYPE_CHECKING:
     from laar.datalayer.kubernetes.collector import KubernetesEndpoints
@@ -43,6 +44,7 @@ _AT_REST = 5.0
 keep the engines busy serving pages."""
 _COMPARE_AGAIN_S = 5.0  # a comparison sends three probes of a few tokens
 _MAX_COMPARED = 256  # limits comparisons to fifty a second
+_SLOWER = f"requests take over {SLOW_PACE:g} times as long as at the endpoints with its model"
 _LOOK_S = 1.0
 """Seconds between checks for a KV events label, until the events can be read."""
 
@@ -200,7 +202,7 @@ class Collectors:
 
     def _report_plugins(self) -> None:
         """Report what plug-ins found."""
-        own = (Fault.ENDPOINT, Fault.SUSPECT)
+        own = (Fault.ENDPOINT, Fault.SUSPECT, Fault.PACE, Fault.FULL)
         found: dict[Fault, dict[str, str]] = {of: {} for of in self._told if of not in own}
         for fault, name, text in chain.from_iterable(self._director.plugins.each("problems")):
             found.setdefault(fault, {})[name] = text
@@ -211,7 +213,7 @@ class Collectors:
         """Report what was found, by name, and clear what no longer is."""
         told = self._told.get(fault, {})
         for name in told.keys() | found.keys():
-            is_gone = fault is not Fault.SUSPECT and self._table.slot(name) < 0
+            is_gone = fault not in (Fault.SUSPECT, Fault.FULL) and self._table.slot(name) < 0
             if found.get(name) != told.get(name):
                 self._fleet.problem(fault, found.get(name, "" if is_gone else None), name)
         self._told[fault] = found
@@ -225,6 +227,10 @@ class Collectors:
             if state == "failing" or (state == "on trial" and key in told):
                 out[key] = f"takes no requests: {health.fault(slot)}"
         self._tell(Fault.ENDPOINT, out)
+        paces = self._director.engines.paces.relative()
+        slow = (table.spec(slot).key for slot in running.tolist() if paces[slot] >= SLOW_PACE)
+        self._tell(Fault.PACE, dict.fromkeys(slow, _SLOWER))
+        self._tell(Fault.FULL, self._fleet.full(now))
 
     def _to_ask(self, most: int) -> list[Asking]:
         table, questions, now = self._table, self._health.questions, self._clock()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import chain
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 GATHER_S = 0.5
 """Seconds between updates of model names: each takes time proportional to the fleet's size, and at
 startup 200 endpoints a second report names."""
+
+_REFUSES = "its endpoints are full: most requests for it are refused"
+_HOLDS = "its endpoints are full: requests for it wait at the picker"
+_HELD_S = 1.0
+"""Seconds of the longest wait at the picker for room, above which the page tells of it."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -196,6 +202,16 @@ class FleetState:
     def _lose(self, slot: int) -> None:
         if slot >= 0:
             self._beliefs.blocks_held.lost(slot)
+
+    def full(self, now: float) -> dict[str, str]:
+        """Return what there is to say of models whose clients wait or are refused, for no room."""
+        picker = self._picker
+        found = dict.fromkeys(picker.metrics.full.models(time.time()), _REFUSES)
+        for item in picker.admission.queue.items() if picker.admission else ():
+            if item.is_ready and not item.for_context and now - item.arrival_s >= _HELD_S:
+                found.setdefault(item.request.model, _HOLDS)
+            break
+        return found
 
     async def run(self) -> None:
         """Publish every change until cancelled."""

@@ -210,6 +210,7 @@ class Picker:
             "calibrated": self.learning.calibrated(self.table.models),
             "sharing": self.sharer.shown() if self.sharer else None,
             "waiting_turns": len(gate.waiting_contexts()) if gate else 0,
+            "waiting": gate.queue.waiting if gate else 0,
             "drained": sorted(self.table.drained),
         }
 

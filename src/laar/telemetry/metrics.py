@@ -16,6 +16,7 @@ from itertools import accumulate
 from laar.accuracy.reports import Answered
 from laar.core.decision import Decision
 from laar.explain.decision_record import DecisionRecord
+from laar.telemetry.full import MAYBE_FULL, Full
 
 MAX_LABELS = 64
 """Maximum number of tasks with their own series; the others share ``other``."""
@@ -68,6 +69,7 @@ class Metrics:
         self.prefills_apart: Counter[str] = Counter()
         self.refusals: Counter[tuple[str, str]] = Counter()
         self.completions: Counter[tuple[str, str]] = Counter()
+        self.full = Full()
         self.overhead_s = Histogram(_OVERHEAD_BOUNDS_S)
         self.ttft_s = Histogram(_LATENCY_BOUNDS_S)
         self.latency_s = Histogram(_LATENCY_BOUNDS_S)
@@ -108,6 +110,8 @@ class Metrics:
             return
         status = "none" if end.status is None else f"{end.status // 100}xx"
         self.completions[end.cause, status] += 1
+        if self.full.known or end.status in MAYBE_FULL:
+            self.full.settled(decision, end, record.time_s + end.latency_s)
         self.latency_s.observe(end.latency_s)
         if end.ttft_s is not None and decision.request.stream:  # others have no first token
             self.ttft_s.observe(end.ttft_s)

@@ -35,7 +35,7 @@ _SHOWN_FAILURES = 5
 _UNREAD = (math.nan, math.nan, math.nan)
 _HIT_WEIGHT = 0.3  # weight of the latest scrape in an engine's hit rate
 _MAX_HIT_RATES = 20_000  # as many endpoints as one selector may match
-_SLOW_PACE = 1.5  # smaller differences are normal variation of load
+SLOW_PACE = 1.5  # smaller differences are normal variation of load
 _POINTS = 80  # points in the plot of predicted against measured values
 
 
@@ -169,7 +169,7 @@ class PageModel:
             return "asleep"
         if said := self.director.health.state(slot, now):
             return said
-        if paces[slot] >= _SLOW_PACE:
+        if paces[slot] >= SLOW_PACE:
             return "slow"
         if math.isnan(table.read_at[slot]):
             # Without a metrics page, only probes show whether the endpoint is up.

@@ -25,7 +25,12 @@ from laar.protocol.events import (
     ResponseTrailers,
 )
 from laar.protocol.stream.answer import EXPLAINED, failed_attempts, no_answer_error
-from laar.protocol.stream.contract_headers import MAX_HEADERS_TO_ADD_TO, headers_of_answer, refusal
+from laar.protocol.stream.contract_headers import (
+    MAX_HEADERS_TO_ADD_TO,
+    headers_of_answer,
+    refusal,
+    retry_after,
+)
 from laar.protocol.stream.dialect import OF_OTHERS
 from laar.protocol.stream.phases import ResponsePhase
 from laar.protocol.stream.state import StreamState
@@ -128,6 +133,9 @@ class AnswerHalf(StreamState):
                 headers.append((names.TEST_SELECTED, decision.flight.address))
                 if event.served:
                     headers.append((names.TEST_SERVED, event.served))
+            may_add = not (answer.accepted or self.shadow)
+            if may_add and (again_s := retry_after(decision, event, acts=self.acts)):
+                headers.append((names.RETRY_AFTER, again_s))
         if decision.request.needs_model and event.status == 101:
             self._end(now)  # an open WebSocket is no load, and its messages are not seen
         dialect.answer_headers(headers, event.forged, out, read=self.read_answer)

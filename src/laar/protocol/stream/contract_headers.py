@@ -5,9 +5,11 @@ from __future__ import annotations
 from laar.core.cost import MIN_PROBABILITY
 from laar.core.decision import Decision
 from laar.errors import RequestError
+from laar.flow.queue import retry_after_s
+from laar.health.kinds import FULL_STATUSES
 from laar.protocol import headers as names
 from laar.protocol.answers import error_body
-from laar.protocol.events import AnswerHeaders, Immediate
+from laar.protocol.events import AnswerHeaders, Immediate, ResponseHeaders
 
 MOST_HEADERS = 100
 """Envoy's limit by default. It fails a request that has more headers after a change."""
@@ -69,6 +71,18 @@ def headers_of_answer(
         headers.append((names.COST_MS, f"{expected_s * 1000.0:.1f}"))
         headers.append((names.TTFT_MS, f"{ttft_s * 1000.0:.1f}"))
     return headers
+
+
+def retry_after(decision: Decision, event: ResponseHeaders, *, acts: bool) -> str | None:
+    """Return ``retry-after`` for an engine's refusal that lacks it; None if it is none.
+
+    It is the wait at the best candidate for the requests there. A 503 may have acted.
+    """
+    status, view = event.status, decision.view
+    may = status in FULL_STATUSES or (status == 503 and not acts)
+    if not may or event.retry_after_s is not None:
+        return None
+    return str(retry_after_s(view.terms.queue_s.min() if view and view.terms else 0.0))
 
 
 def change_headers(

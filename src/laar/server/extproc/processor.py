@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from laar.errors import RequestError
 from laar.fleet.away import is_away
 from laar.fleet.catalog import catalog, no_such_model
 from laar.fleet.modes import kept_members
+from laar.flow.queue import NO_ROOM
 from laar.plugins.stored import StoredObjects
 from laar.protocol import headers as names
 from laar.protocol.agreed import DECISION_MARGIN_S
@@ -151,6 +153,8 @@ class ExternalProcessor(Recorder):
         """Record a refused request."""
         if error.reason in ("unknown-model", "model-away"):
             self._picker.doubt_names("")
+        if error.reason in NO_ROOM:
+            self.metrics.full.refused(request.model, time.time())
         if self.spans is not None:
             self.spans.refused(request, error)
         return Refused(error.with_traceback(None))  # its frames and the error form a cycle

@@ -284,6 +284,16 @@ function headline(frame) {
     });
     return ["bad", texts.join(" ")];
   }
+  const full = Object.keys(frame.problems).filter((of) => of.startsWith("full "));
+  if (full.length) {
+    const texts = full.slice(0, 3).map((of) => {
+      const model = of.slice(5), own = frame.fleet.filter((e) => e.model === model);
+      const which = own.length > 1 ? `all its ${own.length} endpoints are` : own.length ? "its only endpoint is" : "every endpoint is";
+      return `${model}: ${which} full since ${clock(frame.problems[of].since_s)}.${failed(model)}`;
+    });
+    const inside = frame.fleet.reduce((sum, e) => sum + (e.waiting || 0), 0);
+    return ["bad", `${texts.join(" ")} ${count(inside)} requests wait in engines, ${count(frame.about.waiting)} at the picker.`];
+  }
   if (!frame.fleet_total) return ["bad", "No endpoint is known."];
   if (out.length) return ["warn", `${out.length} of ${frame.fleet_total} endpoints take no requests: ${some(out)}. The others do.${failed("")}`];
   const all = frame.fleet_total > 1 ? `All ${frame.fleet_total} endpoints take requests` : "The endpoint takes requests";
