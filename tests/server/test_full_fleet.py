@@ -1,4 +1,4 @@
-"""A fleet that is full, or an engine slower than its siblings, is an event: page, metrics, header."""
+"""A fleet that is full, or an engine slower than its siblings, is an event."""
 
 from __future__ import annotations
 
@@ -41,9 +41,7 @@ def problems(gateway, kind):
 
 
 @pytest.mark.parametrize(("shape", "form"), crossed(["standalone", "gateway"], [*FULL]))
-async def test_a_full_fleet_is_told_to_clients_page_and_metrics(
-    gateway, http, figure, shape, form
-):
+async def test_a_full_fleet_is_told_to_clients_page_and_metrics(gateway, http, figure, shape, form):
     engines, envoy = await fleet_of(gateway, shape, lambda _at: FULL[form])
     got = []
 

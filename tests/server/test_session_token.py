@@ -32,7 +32,7 @@ def asked(token, **fields):
 
 def told(director, decision):
     of = {plugin.name: plugin for plugin in decision.parts}
-    return dict(of["session-token"].answers(decision))["x-session-token"]
+    return dict(of["session-token"].answers(decision, 0.0))["x-session-token"]
 
 
 @given(

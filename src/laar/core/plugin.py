@@ -329,8 +329,8 @@ class Plugin:
         """Return headers for the engine or its sidecar."""
         return ()
 
-    def answers(self, decision: Decision) -> Iterable[tuple[str, str]]:
-        """Return headers for the client."""
+    def answers(self, decision: Decision, now: float) -> Iterable[tuple[str, str]]:
+        """Return headers for the client, to which the engine has answered by `now`."""
         return ()
 
     def record(self, decision: Decision) -> Mapping[str, object]:
@@ -572,7 +572,7 @@ def pick(
     return None, "", NO_PARTS
 
 
-def gather(decision: Decision, point: str) -> Sequence[Any]:
+def gather(decision: Decision, point: str, *args: Any) -> Sequence[Any]:
     """Return what the plug-ins of a decision and its view add to what is sent or shown of it.
 
     `point` is `headers`, `answers`, `record`, `why` or `sentence`. One that fails adds nothing.
@@ -581,7 +581,8 @@ def gather(decision: Decision, point: str) -> Sequence[Any]:
     shown = {} if decision.view is None or point in ("headers", "answers") else decision.view.parts
     for plugin in {**decision.parts, **shown}:
         with suppress(Exception):  # what is shown fails no request
-            found.append(getattr(plugin, point)(decision))
+            told = getattr(plugin, point)(decision, *args)
+            found.append(tuple(told) if isinstance(told, Iterator) else told)
     return found
 
 

@@ -8,6 +8,7 @@ from laar.plugins.companions import Companions
 from laar.plugins.deadly import DeadlyBodies
 from laar.plugins.pulls import Pulls
 from laar.plugins.retrying import Retrying
+from laar.plugins.server_timing import ServerTiming
 from laar.plugins.session_token import SessionToken
 from laar.plugins.shares import FairShares
 from laar.plugins.stored import StoredObjects
@@ -29,6 +30,7 @@ def own() -> list[Plugin]:
         Windows(),
         Retrying(),
         FairShares(),
+        ServerTiming(asked=False),
         SessionToken(asked=False),
         Pulls(),
         Adapters(),

@@ -54,7 +54,7 @@ class SessionToken(Plugin):
         """Take part in the answer."""
         return part
 
-    def answers(self, decision: Decision) -> Iterable[tuple[str, str]]:
+    def answers(self, decision: Decision, now: float) -> Iterable[tuple[str, str]]:
         """Name the endpoint that serves."""
         return [(_HEADER, b64encode(self._name(decision.flight.slot)).decode())]
 

@@ -128,7 +128,7 @@ class AnswerHalf(StreamState):
                 ignored=self.ignored_header,
             )
             if decision.parts:
-                headers += chain.from_iterable(gather(decision, "answers"))
+                headers += chain.from_iterable(gather(decision, "answers", now))
             if settings.conformance_headers:
                 headers.append((names.TEST_SELECTED, decision.flight.address))
                 if event.served:
