@@ -18,8 +18,8 @@ from deploy.image import named_values
 from deploy.kustomized import documents, render
 
 ROOT = Path(__file__).parents[1]
-SHAPES = ("inference-pool", "shared", "standalone")
-"""The overlays included; `sidecar` belongs in an application's chart."""
+SHAPES = ("inference-pool", "shared", "sidecar", "standalone")
+"""The overlays included."""
 
 
 def chart_files() -> dict[str, bytes]:
@@ -54,6 +54,7 @@ def pack(directory: Path, image: str = "") -> Path:
         values = files["values.yaml"].decode()
         files["values.yaml"] = named_values(values, image, "", "").encode()
     version = yaml.safe_load(files["Chart.yaml"])["version"]
+    directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"laar-{version}.tgz"
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as archive:

@@ -1,7 +1,8 @@
 """Build the image: `python deploy/image.py build dist`; needs Debian's buildah and mmdebstrap.
 
 It installs the packages of constraints.txt, verified by the hashes in deploy/image.lock. `context`
-writes a build context for any other image builder. `name` sets the image in overlays and chart.
+writes a build context for any other image builder. `name` sets the images in overlays and chart,
+also those of Envoy and Valkey: by digest, say, or from a registry of your own.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ PLATFORMS = {
     "amd64": ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"),
     "arm64": ("manylinux_2_28_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64"),
 }
+IMAGES = {"laar": "laar", "envoy": "envoyproxy/envoy", "valkey": "valkey/valkey"}
+"""The images of overlays and chart, as the manifests name them."""
 PYTHON = "3.11"
 """Python version of the base images: Debian 12, and `python:3.11-slim-bookworm`."""
 
@@ -48,8 +51,10 @@ def main(arguments: list[str] | None = None) -> None:
     build = steps.add_parser("build", help="build an OCI archive for this architecture")
     build.add_argument("dist", type=Path)
     build.add_argument("--wheel", type=Path, help="laar's wheel; made by default")
-    named = steps.add_parser("name", help="set the image in overlays and chart")
-    named.add_argument("image", help="REGISTRY/laar:TAG or REGISTRY/laar@sha256:...")
+    named = steps.add_parser("name", help="set the images in overlays and chart")
+    named.add_argument(
+        "image", nargs="+", help="REGISTRY/laar:TAG; also envoy, valkey; or by @digest"
+    )
     given = parser.parse_args(arguments)
     if given.step == "lock":
         lock()
@@ -58,7 +63,8 @@ def main(arguments: list[str] | None = None) -> None:
     elif given.step == "build":
         print(make_image(given.dist, given.wheel))
     else:
-        put_name(given.image)
+        for image in given.image:
+            put_name(image)
 
 
 def lock() -> None:
@@ -150,23 +156,27 @@ def arch() -> str:
 
 
 def put_name(image: str, root: Path = ROOT) -> None:
-    """Set the image in the overlays' kustomization files and the chart's values."""
+    """Set an image in the overlays' kustomization files and the chart's values.
+
+    The last part of its name says which: laar, envoy or valkey.
+    """
     name, at, digest = image.partition("@")
-    tag = "" if at else name.rpartition("/")[2].partition(":")[2]
+    last, _, tag = name.rpartition("/")[2].partition(":")
     name = name.removesuffix(f":{tag}") if tag else name
-    if not (digest.startswith("sha256:") or tag):
-        sys.exit(f"{image}: give it a tag or a digest")
+    if last not in IMAGES or not (digest.startswith("sha256:") or tag):
+        sys.exit(f"{image}: give {', '.join(IMAGES)}, each with a tag or a digest")
     how = f"digest: {digest}" if at else f'newTag: "{tag}"'
     for path in sorted((root / "deploy" / "overlays").glob("*/kustomization.yaml")):
-        text = re.sub(r"newName: .*\n    (newTag|digest): .*", f"newName: {name}\n    {how}",
-                      path.read_text())  # fmt: skip
+        text = re.sub(rf"(- name: {IMAGES[last]}\n    newName: ).*\n    (?:newTag|digest): .*",
+                      rf"\g<1>{name}\n    {how}", path.read_text())  # fmt: skip
         path.write_text(text)
     path = root / "deploy" / "chart" / "values.yaml"
-    path.write_text(named_values(path.read_text(), name, tag, digest))
+    if last == "laar":
+        path.write_text(named_values(path.read_text(), name, tag, digest))
 
 
 def named_values(values: str, name: str, tag: str, digest: str) -> str:
-    """Return the chart's values with the image replaced."""
+    """Return the chart's values with laar's image replaced; the shapes name the others."""
     for key, value in (("repository", name), ("tag", f'"{tag}"'), ("digest", f'"{digest}"')):
         values = re.sub(rf"(?m)^(  {key}: )\S+", rf"\g<1>{value}", values, count=1)
     return values

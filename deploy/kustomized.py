@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def _build(folder: Path, objects: list[Object]) -> list[Object]:
         pod = _pod_spec(one)
         for container in pod.get("initContainers", []) + pod.get("containers", []):
             for image in spec.get("images", []):
-                if container["image"] == image["name"]:
+                if re.split(r"[:@]", container["image"])[0] == image["name"]:
                     how = f"@{image['digest']}" if "digest" in image else f":{image['newTag']}"
                     container["image"] = image["newName"] + how
     return objects

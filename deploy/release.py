@@ -90,19 +90,17 @@ def check_version(tag: str, root: Path = ROOT) -> None:
 
 
 def set_version(version: str, root: Path = ROOT) -> None:
-    """Write a version into the packages and the chart; a release's also where images are named."""
+    """Write a version into the packages, the chart, and where images are named."""
     if not re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", version):
         raise SystemExit(f"{version}: write X.Y.Z, or X.Y.Z.dev0 after a release")
     for project in (root, root / "engine", root / "lab"):
         _replace(project / "pyproject.toml", r'^version = "|\blaar[^"]*==', r'[^"]+', version)
     chart = version.replace(".dev", "-dev")  # as Helm requires
-    _replace(root / "deploy" / "chart" / "Chart.yaml", "^version: ", ".+", chart)
-    if chart == version:
-        _replace(root / "deploy" / "chart" / "Chart.yaml", "^appVersion: ", ".+", version)
-        pages = {*root.glob("*.md"), *root.glob("docs/**/*.md"), root / "deploy" / "Dockerfile"}
-        overlays = {path for path in root.glob("deploy/overlays/**/*") if path.is_file()}
-        for path in (pages | overlays) - {root / "CHANGELOG.md"}:
-            _replace(path, r"\blaar[:-]|newTag: ", r"\d+\.\d+\.\d+", version)
+    _replace(root / "deploy" / "chart" / "Chart.yaml", "^(?:version|appVersion): ", ".+", chart)
+    pages = {*root.glob("*.md"), *root.glob("docs/**/*.md"), root / "deploy" / "Dockerfile"}
+    overlays = {path for path in root.glob("deploy/overlays/**/*") if path.is_file()}
+    for path in (pages | overlays) - {root / "CHANGELOG.md"}:
+        _replace(path, r"\blaar[:-]|newTag: ", r"\d+\.\d+\.\d+(?:-dev\d+)?", chart)
 
 
 def _replace(path: Path, before: str, old: str, new: str) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tomllib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -14,7 +15,9 @@ from typing import Any
 import pytest
 import yaml
 from deploy.chart import ROOT, SHAPES, pack
+from deploy.image import put_name
 from deploy.kustomized import render
+from manifest_schemas import VERSIONS, faults
 
 Object = dict[str, Any]
 HELM = shutil.which("helm") or shutil.which("helm", path=str(Path(sys.executable).parent))
@@ -173,6 +176,63 @@ def test_what_platform_teams_ask_for_are_values(chart: Path, shape: str) -> None
     assert links == {"https://laar.example/runbook"}
     assert "{{ $value | humanizePercentage }}" in json.dumps(alerts)
     assert "dashboard.json" in made["ConfigMap", "laar-dashboard"]["data"]
+
+
+DIGEST = "sha256:" + "0" * 64
+PINNED: Object = {
+    "image": {"repository": "registry.example/laar", "digest": DIGEST},
+    "envoy": {"image": f"registry.example/envoy@{DIGEST}"},
+    "valkey": {"image": f"registry.example/valkey@{DIGEST}"},
+    "application": {"image": f"registry.example/app@{DIGEST}", "command": ["serve"]},
+    "autoscaling": {"minReplicas": 2, "maxReplicas": 6, "cpu": "600m"},
+    "egress": [{"ports": [{"port": 53, "protocol": "UDP"}]}, {"to": [{"podSelector": {}}]}],
+    "monitoring": {"podMonitor": True, "rules": True, "dashboard": True},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_pinned_chart_passes_strict_checks_of_schema_and_policy(chart: Path, shape: str) -> None:
+    made = rendered(chart, {"shape": shape, "tokens": {"create": False}, **PINNED})
+    for version in VERSIONS:
+        assert [fault for one in made.values() for fault in faults(one, version)] == []
+    for (kind, _), one in made.items():
+        if kind == "Deployment":
+            pod = one["spec"]["template"]["spec"]
+            started = [c for c in pod.get("initContainers", []) if "restartPolicy" in c]
+            running = [c for c in started + pod["containers"] if c["name"] != "application"]
+            assert all("livenessProbe" in c and "readinessProbe" in c for c in running), running
+            every = pod.get("initContainers", []) + pod["containers"]
+            assert all(c["image"].endswith(f"@{DIGEST}") for c in every), every
+    assert "replicas" not in made["Deployment", "laar"]["spec"]
+    target = made["HorizontalPodAutoscaler", "laar"]["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) in made
+    policy = made["NetworkPolicy", "laar"]["spec"]
+    assert (policy["policyTypes"], policy["egress"]) == (["Ingress", "Egress"], PINNED["egress"])
+    if shape == "sidecar":
+        [own] = [c for c in pod_of(made)["spec"]["containers"] if c["name"] == "application"]
+        assert own["command"] == ["serve"]
+
+
+def test_images_are_named_in_overlays_and_chart(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
+    named = {"laar:1", f"envoy@{DIGEST}", f"valkey@{DIGEST}"}
+    for each in named:
+        put_name(f"registry.example:5000/x/{each}", tmp_path)
+    objects = render(tmp_path / "deploy" / "overlays" / "shared")
+    pods = [one["spec"]["template"]["spec"] for one in objects if one["kind"] == "Deployment"]
+    containers = [c for pod in pods for c in pod.get("initContainers", []) + pod["containers"]]
+    assert {c["image"].removeprefix("registry.example:5000/x/") for c in containers} == named
+    with pytest.raises(SystemExit):
+        put_name("registry.example/other:1", tmp_path)
+
+
+def test_chart_image_and_package_have_one_version() -> None:
+    about = yaml.safe_load((ROOT / "deploy" / "chart" / "Chart.yaml").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    version = project["version"].replace(".dev", "-dev")
+    overlay = (ROOT / "deploy" / "overlays" / "shared" / "kustomization.yaml").read_text()
+    assert (about["version"], about["appVersion"]) == (version, version)
+    assert f"newTag: {version}\n" in overlay
 
 
 def test_an_image_is_required(chart: Path) -> None:

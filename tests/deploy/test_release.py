@@ -103,7 +103,7 @@ def test_a_version_is_written_everywhere(tmp_path: Path, version: str) -> None:
     assert changelog.read_text() == (ROOT / "CHANGELOG.md").read_text()
     changelog.write_text(f"## {version} - today\n")
     tool.check_version(f"v{version}", tmp_path)
-    shown = version if "dev" not in version else "1.2.3"
+    shown = version.replace(".dev", "-dev")
     overlay = tmp_path / "deploy" / "overlays" / "shared" / "kustomization.yaml"
     found = re.findall(r"\d+\.\d+\.\d+\S*", overlay.read_text())
     assert any(each.startswith(shown) for each in found)
