@@ -178,4 +178,4 @@ def test_a_price_below_zero_is_refused_and_null_means_that_all_ask_again() -> No
     with pytest.raises(ValueError, match="wrong_answer_s"):
         Routing(wrong_answer_s=-1)
     assert Routing(wrong_answer_s=None).director.wrong_answer_s is None
-    assert Routing().director.wrong_answer_s == 600.0
+    assert Routing().director.wrong_answer_s == 240.0

@@ -138,7 +138,7 @@ class Rated(PlainAssessor):
         return known
 
 
-@pytest.mark.parametrize("rated", [(), (0.92, 0.97), (0.5, 0.52)])
+@pytest.mark.parametrize("rated", [(), (0.92, 0.97), (0.5, 0.55)])
 @pytest.mark.parametrize("warm", [0, 2])
 def test_a_shared_system_prompt_draws_requests_by_its_seconds_alone(rated, warm):
     specs = (EndpointSpec(address=f"{m}:1", models=(m,)) for m in "ab")

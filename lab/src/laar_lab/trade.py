@@ -24,7 +24,7 @@ from laar_lab.report import Table
 from laar_lab.sim.answers import AccuracySurface, ModelSurface
 from laar_lab.sim.fleet import FleetSettings, VirtualFleet, ask_until_correct
 
-PRICES_S = (0.0, 6.0, 60.0, WRONG_ANSWER_S, 6000.0)
+PRICES_S = (0.0, 10.0, 60.0, WRONG_ANSWER_S, 1000.0)
 USERS = (1, 8, 32)
 BEST, BY_MODEL = "best single model", "P by model"
 CHOICES: tuple[float | str, ...] = (*PRICES_S, BY_MODEL, BEST)

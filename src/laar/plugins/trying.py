@@ -76,6 +76,9 @@ class Trying(Plugin):
             if standing.new is not None:  # it starts slowly, but not because it failed
                 well |= standing.new
                 cost_s = np.where(standing.new, cost_s * standing.answers, cost_s)
+        if view.wrong_s is not None:  # a faster pace leaves the price of a wrong answer
+            timed = np.minimum(terms.latency_s / np.maximum(cost_s, 1e-12), 1.0)
+            likely, possible = (1.0 - timed * (1.0 - paces) for paces in (likely, possible))
         best = int((scores if may is None else np.where(may, scores, -1.0)).argmax())
         least_s = max(cost_s.item(best), 1e-12)
         can = cost_s * possible < least_s * possible.item(best)

@@ -36,7 +36,7 @@ from laar_lab.sim.fleet import FleetSettings, VirtualFleet, ask_until_correct
 from laar_lab.statistics import estimate
 from laar_lab.sweep import grid
 
-PRICES_S = (60.0, 120.0, 300.0, WRONG_ANSWER_S)
+PRICES_S = (60.0, 120.0, WRONG_ANSWER_S, 600.0)
 USERS = (1, 8, 32)
 SHARES = (0.5, 0.8, 1.1)
 _MANY, _CAPACITY_AT_S = 64, 120.0
