@@ -241,10 +241,24 @@ def test_an_answer_that_is_only_repeated_is_no_evidence_against_others(
     assert learned[0] == learned[1]
 
 
-def test_a_tenant_with_many_decisions_leaves_others_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("laar.accuracy.reports.MAX_PENDING", 12)
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_some_tenants_ask_each_other_keeps_its_share(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Each asks in bursts, and repeats questions, so that attempts are chained."""
+    rng = random.Random(seed)
+    tenants = ["one", "two", "three", "four"][: rng.randint(2, 4)]
+    most = rng.randint(len(tenants), 12)
+    monkeypatch.setattr("laar.accuracy.reports.MAX_PENDING", most)
     told, _ = reports()
-    for at in range(100):
-        told.decided(f"{at}", "a", QA, (), tenant="modest" if at in (3, 4, 50) else "greedy")
-    assert all(told.knows(decision_id) for decision_id in ("3", "4", "50", "99"))
-    assert len(told) == 12
+    asked: dict[str, list[str]] = {tenant: [] for tenant in tenants}
+    tenant = "one"
+    for at in range(300):
+        tenant = rng.choice(tenants) if rng.random() < 0.1 else tenant
+        tried = rng.choice(((), ("a",)))
+        told.decided(f"{at}", "b", QA, tried, request=rng.randrange(3), tenant=tenant)
+        asked[tenant].append(f"{at}")
+        for ids in asked.values():  # its latest; what one leaves the other may have
+            assert all(map(told.knows, ids[-(most // len(tenants)) :]))
+        assert len(told) == min(at + 1, most)
+        told.report(rng.choice(rng.choice([ids for ids in asked.values() if ids])), False, at)

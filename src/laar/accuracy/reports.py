@@ -19,10 +19,11 @@ the same request and neither has reported, a retry is chained to neither.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from laar.accuracy.features import Features
@@ -101,10 +102,10 @@ class OutcomeReports:
         """Forwards a report on an unknown decision to its picker; False if there is none."""
         self._online = online
         self._decisions: dict[str, _Decision] = {}
-        self._of: dict[str, OrderedDict[str, None]] = {}
-        """The ids of each tenant's decisions, the oldest first (a `Shared` takes more calls)."""
-        self._most: OrderedDict[str, None] = OrderedDict()
-        """Those of the tenant with most."""
+        self._of: defaultdict[str, OrderedDict[str, None]] = defaultdict(OrderedDict)
+        """The ids of each tenant's decisions, the oldest first; a `Shared` takes three calls."""
+        self._most: list[tuple[int, str]] = []
+        """A heap of tenants by the negative number of their decisions; old numbers remain."""
         self._latest: dict[_Link, list[str]] = {}
         self.verdicts: Counter[Verdict] = Counter()
         self.retries: Counter[Verdict] = Counter()
@@ -151,14 +152,11 @@ class OutcomeReports:
         self._decisions[decision_id] = _Decision(
             model, features, known, previous, link, tenant, policy, adapter, reproducible, now
         )
-        own = self._of.get(tenant)
-        if own is None:
-            own = self._of[tenant] = OrderedDict()
+        own = self._of[tenant]
         own[decision_id] = None
-        if len(own) > len(self._most):
-            self._most = max(self._of.values(), key=len)
+        heappush(self._most, (-len(own), tenant))
         if len(self._decisions) > MAX_PENDING:
-            self._forget(next(iter(self._most)))
+            self._make_room()
 
     def moved(self, decision_id: str, model: str) -> None:
         """Record that a model other than the chosen one answered: Envoy retried on its own."""
@@ -263,12 +261,18 @@ class OutcomeReports:
         )
         return Verdict.TAKEN if taken else Verdict.LIMITED
 
-    def _forget(self, decision_id: str) -> None:
-        decision = self._decisions.pop(decision_id)
-        del self._of[decision.tenant][decision_id]
-        if not self._of[decision.tenant]:
-            del self._of[decision.tenant]
-        self._unlink(decision_id, decision)
+    def _make_room(self) -> None:
+        """Forget the oldest decision of the tenant with most."""
+        if len(self._most) > 2 * MAX_PENDING:
+            self._most = sorted((-len(own), tenant) for tenant, own in self._of.items())
+        number, tenant = heappop(self._most)
+        while (own := self._of.get(tenant)) is None or len(own) != -number:
+            number, tenant = heappop(self._most)
+        oldest, _ = own.popitem(last=False)
+        self._unlink(oldest, self._decisions.pop(oldest))
+        heappush(self._most, (-len(own), tenant))
+        if not own:
+            del self._of[tenant]
 
     def _unlink(self, decision_id: str, decision: _Decision) -> None:
         link = decision.link
