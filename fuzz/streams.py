@@ -116,7 +116,7 @@ class _Recording(Recorder):
         _director.answering(decision, now, ok=ok, said=said)
 
     def finished(self, decision: Decision, now: float) -> None:
-        _director.left_open.finished(decision, now)
+        _director.finished(decision)
 
     def ended(self, decision: Decision, end: Completion) -> None:
         self.ended_times += 1

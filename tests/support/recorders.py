@@ -49,7 +49,7 @@ class Recording(Recorder):
         self._director.answering(decision, now, ok=ok, said=said)
 
     def finished(self, decision: Decision, now: float) -> None:
-        self._director.left_open.finished(decision, now)
+        self._director.finished(decision)
 
     def stored(self, decision: Decision, stored_id: str) -> None:
         self._director.plugins.get(StoredObjects).keeps(decision, stored_id)

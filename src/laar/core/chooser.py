@@ -149,7 +149,7 @@ class Chooser:
         admitted: Sequence[Admitted] = ()
         ids = request.companion_of or request.response_id or request.conversation_id
         special = ids or request.tried or request.retries or request.given or self.plugins.wary
-        if special or request.digest in self.health.unanswered:
+        if special or request.digest in self.plugins.bodies:
             parts, admitted = self.plugins.admit(request, now)
         group, earlier = self._group(request, policy, now, admitted)
         several = not request.model and len(group.models) > 1

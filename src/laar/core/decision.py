@@ -125,6 +125,7 @@ class InFlight:
             shows whether it was at fault.
         served: Envoy reported the serving endpoint.
         answering: the first byte of the answer was seen; the prefill is over, even at a prefiller.
+        released: its answer is complete, and no load any more.
         settled: the request has ended.
         admitted: flow control counts the request until it ends.
         prefill_receipt: the prompt's entry in the prefix index at its prefiller.
@@ -146,6 +147,7 @@ class InFlight:
     unjudged: list[tuple[int, Attempt | None]] = field(default_factory=list)
     served: bool = False
     answering: bool = False
+    released: bool = False
     settled: bool = False
     admitted: bool = False
     prefill_receipt: Receipt | None = None

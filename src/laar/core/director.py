@@ -20,7 +20,6 @@ from laar.core.decision import Completion, Decision, DirectorSettings, InFlight
 from laar.core.feedback import Feedback
 from laar.core.guards import Observers, run_steps
 from laar.core.interfaces import Assessor, PartFailure, Room
-from laar.core.left_open import LeftOpen
 from laar.core.plugin import Plugin
 from laar.core.policy import Policy
 from laar.errors import RequestError
@@ -73,7 +72,6 @@ class Director(Chooser):
         ids = random.Random(rng.getrandbits(40))
         self.new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
         """Returns an id for a new decision."""
-        self.left_open = LeftOpen(self._release, self._over)
         # Guarded one by one: a part that fails must not leave the table half changed.
         observers = self._observers = Observers()
         if prefixes is not None:
@@ -116,8 +114,6 @@ class Director(Chooser):
         priority: Priority | None = None,
     ) -> Decision:
         """Choose an endpoint and reserve it. Arguments and errors are those of `Chooser.choose`."""
-        if self.left_open.waiting:
-            self.left_open.sweep(now)
         try:
             decision = self.choose(request, now, room, priority, new_id=self.new_id)
         except RequestError as error:
@@ -210,6 +206,25 @@ class Director(Chooser):
             if ok and flight.began is not None:
                 self.degraded.attempt("learning", self.engines.answering, flight.began, now)
 
+    def finished(self, decision: Decision) -> bool:
+        """Take a complete answer off its endpoint's load, once; return whether its stream is open.
+
+        Some servers leave it open, for the client to close.
+        """
+        flight = decision.flight
+        if not flight.answering or flight.settled or flight.released:
+            return False
+        flight.released = True
+        self._release(decision)
+        return True
+
+    def expect_no_end(self, decision: Decision, now: float) -> None:
+        """Learn nothing from when the stream of a complete answer ends."""
+        if not decision.flight.settled:
+            if decision.flight.attempt is not None:
+                self.degraded.attempt("health", self.health.gone, decision.flight.attempt, now)
+            self.degraded.attempt("learning", self._feedback.moves, decision, now)
+
     def holds(self, slot: int, now: float) -> bool:
         """Return whether an endpoint that drains is still needed."""
         return self.table.in_flight.item(slot) > 0.0 or any(self.plugins.each("holds", slot, now))
@@ -230,7 +245,7 @@ class Director(Chooser):
             self._end_prefill(decision, decision.now + end.latency_s, ok=False)
         if end.ok:
             self.table.answered_at[flight.slot] = decision.now + end.latency_s
-        if not (self.left_open.released and self.left_open.settled(decision)):
+        if not flight.released:
             load = decision.tokens, decision.uncached_tokens, decision.request.answers
             self.table.release(flight.slot, *load, answering=flight.answering)
         if decision.parts or self.plugins.wary:
@@ -267,12 +282,6 @@ class Director(Chooser):
         if (prefiller := decision.prefiller) is not None:
             self.degraded.attempt("learning", self._feedback.prefill_ended, decision, now, ok=ok)
             self.table.leave(prefiller.slot, decision.tokens, prefiller.uncached_tokens)
-
-    def _over(self, decision: Decision, now: float) -> None:
-        """Expect no end of a complete answer's stream."""
-        if decision.flight.attempt is not None:
-            self.degraded.attempt("health", self.health.gone, decision.flight.attempt, now)
-        self.degraded.attempt("learning", self._feedback.moves, decision, now)
 
     def _release(self, decision: Decision) -> None:
         load = decision.tokens, decision.uncached_tokens, decision.request.answers

@@ -6,7 +6,7 @@ asked in this order; `docs/guides/write-a-plugin.md` has an example.
 | point | asked when | may |
 | --- | --- | --- |
 | `join` | once, before the first request | keep the parts of the core that it needs |
-| `admit` | a request names another, or has options | refuse it, narrow its subset |
+| `admit` | a request names another, has options, or its body is one of `bodies` | refuse it, narrow its subset |
 | `filter` | a model's candidates are computed: once a second | take part in their requests |
 | `fit`, `fit_prefill` | candidates have to take a request, or its prefill | say which can |
 | `prescore` | the view is complete, but not priced | replace its part; correct the view |
@@ -42,7 +42,7 @@ request and its failure is counted; from `prescore` to `pick` the decision's rea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -386,6 +386,8 @@ class Plugins:
         self._faults, self._report = faults, report
         self.wary = set[Plugin]()
         """Plug-ins that have to know of all requests for now, as each says itself."""
+        self.bodies: Container[int] = ()
+        """Digests of the bodies about which plug-ins are asked, as one of them says."""
 
     def join(self, core: Core) -> None:
         """Let the plug-ins keep what they need of the core."""

@@ -97,6 +97,7 @@ class DeadlyBodies(Plugin):
     def join(self, core: Core) -> None:
         """Keep the table, and health's records of what was where."""
         self._table, self._health, self._wary = core.table, core.health, core.plugins.wary
+        core.plugins.bodies = core.health.unanswered
 
     # -- requests ------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -36,6 +36,9 @@ SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 _LOG = logging.getLogger(__name__)
 _LOG_FAULTS_EVERY_S = 10.0
 """Minimum seconds between logged faults, which could fill the disk; all of them are counted."""
+
+_OPEN_S = 0.3
+"""Time after the last event of an answer in which nearly all streams end."""
 
 _MAX_LISTS = 16
 """Maximum number of pools whose lists of models are kept until the fleet changes. Making one for
@@ -187,5 +190,7 @@ class ExternalProcessor(Recorder):
             self.flow.answering(decision, ok=ok, full=full)
 
     def finished(self, decision: Decision, now: float) -> None:
-        """Tell the director."""
-        self.director.left_open.finished(decision, now)
+        """Tell the director, and again if the stream does not end."""
+        if self.director.finished(decision):
+            later = partial(self.director.expect_no_end, decision, now + _OPEN_S)
+            asyncio.get_running_loop().call_later(_OPEN_S, later)
