@@ -10,6 +10,7 @@ import aiohttp
 import orjson
 
 from laar.server.runner import Runner
+from laar.settings import Settings
 from support import metric
 
 
@@ -20,6 +21,7 @@ class Gateway:
     url: str
     runner: Runner
     http: aiohttp.ClientSession
+    settings: Settings
 
     async def ask(self, path, body, **headers):
         """Return the status, headers and body of one answer."""

@@ -34,7 +34,7 @@ async def gateway(request, tmp_path, envoy_binary):
     """Return a function that starts Envoy and a picker in front of engines."""
 
     @asynccontextmanager
-    async def start(shape="standalone", *, of=None, events=True, **sections):
+    async def start(shape="standalone", *, of=None, events=True, endpoint=None, **sections):
         engines = of or request.getfixturevalue("engines")
         names = ("ext_proc", "health", "admin")
         listen = zip(names, free_ports(3), strict=True)
@@ -47,6 +47,7 @@ async def gateway(request, tmp_path, envoy_binary):
                     "models": ["tiny"],
                     "engine": engine.kind,
                     "labels": engine.labels if events else {},
+                    **(endpoint or {}),
                 }
                 for engine in engines
             ],
@@ -58,7 +59,8 @@ async def gateway(request, tmp_path, envoy_binary):
         }
         settings = tmp_path / "laar.yaml"
         settings.write_text(yaml.safe_dump(document))
-        runner = Runner(load(settings), seed=5)
+        loaded = load(settings)
+        runner = Runner(loaded, seed=5)
         serving = asyncio.Event()
         served = asyncio.create_task(runner.run(started=serving))
         async with AsyncExitStack() as stack:
@@ -75,7 +77,7 @@ async def gateway(request, tmp_path, envoy_binary):
             process = EnvoyProcess(rendered(shape, options), Path(directory))
             envoy = await stack.enter_async_context(process)
             http = await stack.enter_async_context(aiohttp.ClientSession())
-            behind = Gateway(envoy.url(), runner, http)
+            behind = Gateway(envoy.url(), runner, http, loaded.settings)
 
             async def ready():
                 body = {"model": "tiny", "prompt": QUESTION}

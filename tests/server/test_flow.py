@@ -154,21 +154,23 @@ async def test_engines_that_accept_a_priority_get_the_time_when_slack_ends(gatew
 async def test_only_the_picker_sets_the_priority_and_it_changes_no_body(
     gateway, http, shape, takes
 ):
-    """It is sent in vLLM's header, which overrides the body field, as a body may be signed."""
+    """It is sent in the engines' headers, which override the body field: a body may be signed."""
     upstream = await gateway.upstream()
     document = {"address": upstream.address, "models": ["m"], "priority_field": takes}
     gateway.endpoints_file.write_text(yaml.safe_dump({"endpoints": [document]}))
     await gateway.picker(flow=ONE_AT_A_TIME)
     envoy = await gateway.envoy(shape)
     body = chat("hello", priority=-99)
-    forged = {"X-Vllm-Priority": "-1000", "X-Data-Parallel-Rank": "1", "digest": "sha-256=x"}
+    forged = dict.fromkeys(("X-Vllm-Priority", "X-Override-Priority"), "-1000")
+    forged |= {"X-Data-Parallel-Rank": "1", "digest": "sha-256=x"}
     await post(http, envoy, body, **forged)
     (request,) = upstream.asked
     assert request.body == body
     assert "x-data-parallel-rank" not in request.headers
-    sent = request.headers.getall("x-vllm-priority", [])
-    assert len(sent) == takes
-    assert "-1000" not in sent
+    for name in ("x-vllm-priority", "x-override-priority"):
+        sent = request.headers.getall(name, [])
+        assert len(sent) == takes
+        assert "-1000" not in sent
 
 
 @pytest.mark.parametrize("shape", SHAPES)

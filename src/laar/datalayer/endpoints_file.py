@@ -176,9 +176,9 @@ class Endpoint(BaseModel):
     labels: dict[str, str] = {}
     """Labels of the endpoint; laar reads `llm-d.ai/role` and some that begin with `laar.dev/`."""
     priority_field: bool = False
-    """Whether laar sends the header ``X-Vllm-Priority`` with requests that name an objective, or
-    with all requests if flow control is on. Start the engine with ``--scheduling-policy
-    priority``."""
+    """Whether laar sends a priority with requests that name an objective, or with all if flow
+    control is on. Start vLLM with ``--scheduling-policy priority``, and SGLang with
+    ``--enable-priority-scheduling --schedule-low-priority-values-first``."""
     max_model_len: Annotated[int, Field(ge=1)] | None = None
     """Maximum number of tokens of prompt plus answer, as configured in the engine. None: the value
     that the engine lists at `/v1/models`, or no limit if it lists none."""

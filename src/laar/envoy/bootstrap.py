@@ -294,7 +294,7 @@ def _not_for(shape: Shape, options: BootstrapOptions) -> frozenset[str]:
     if trusted is None:
         trusted = shape == "sidecar"
     never = {
-        *(names.DESTINATION, names.SERVED, names.SUBSET, names.PRIORITY, _IS_HEDGE),
+        *(names.DESTINATION, names.SERVED, names.SUBSET, _IS_HEDGE, *names.PRIORITIES),
         *names.RETRY_HEADERS,
     }
     if trusted:

@@ -110,8 +110,7 @@ class EndpointSpec:
         metrics_url: page to scrape; None means the engine's default at the address, empty means
             none.
         labels: free labels from the source.
-        priority_field: whether to send the priority in ``X-Vllm-Priority`` (the engine runs with
-            ``--scheduling-policy priority``).
+        priority_field: whether to send the priority: the engine orders by it.
         max_model_len: longest prompt and answer together, in tokens; None when unknown.
         windows: the same of those names in `models` for which it differs.
         same_weights: the names in `models` that are aliases of the first. The others are adapters

@@ -100,8 +100,8 @@ NOT_AGAIN = ("x-should-retry", "false")
 PREFILLER = "x-prefiller-host-port"
 """The prefill endpoint, for the decode endpoint's sidecar; the name is llm-d's."""
 
-PRIORITY = "x-vllm-priority"
-"""The request's priority in vLLM, lower values first; overrides the body's."""
+PRIORITIES = ("x-vllm-priority", "x-override-priority")
+"""The request's priority in vLLM and in SGLang, lower values first; overrides the body's."""
 
 RANK = "x-data-parallel-rank"
 """The data-parallel rank of vLLM or SGLang that serves the request."""
@@ -123,7 +123,7 @@ PATH = "x-laar-path"
 """Metadata key: the path without query, for an engine with a different base path."""
 
 SET_BY_ROUTES = (
-    *(PREFILLER, PRIORITY, RANK, SESSION_ID),
+    *(PREFILLER, *PRIORITIES, RANK, SESSION_ID),
     *(name for plugin in own() for name in plugin.sends),
     *CREDENTIALS,
     *RETRY_HEADERS,
@@ -168,7 +168,7 @@ CONTROL_HEADERS = frozenset(
     )
 )
 
-_REMOVED = CONTROL_HEADERS | {PRIORITY, TICKET}
+_REMOVED = CONTROL_HEADERS | {*PRIORITIES, TICKET}
 """Headers that a client may not send to an endpoint, besides `reserved_headers`. laar's Envoys
 remove those for engines before the picker sets any."""
 

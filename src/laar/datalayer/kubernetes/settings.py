@@ -77,8 +77,8 @@ class KubernetesSource(BaseModel):
     """File with the pods' API key. Requests carry it in place of the client's. It is reloaded
     whenever a pod changes."""
     priority_field: bool = False
-    """Whether laar sends the header `X-Vllm-Priority` with requests that name an objective, or with
-    all requests if flow control is on. The engines must run with --scheduling-policy priority."""
+    """Whether laar sends a priority with requests that name an objective, or with all if flow
+    control is on. The engines must order by priority, as for `endpoints[].priority_field`."""
     api_server: HttpUrl = ""
     """URL of a `kubectl proxy`, such as http://127.0.0.1:8001, if laar runs outside the cluster."""
 

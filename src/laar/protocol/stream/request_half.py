@@ -527,7 +527,7 @@ def _engine_headers(decision: Decision, path: str) -> tuple[tuple[str, str], ...
     if decision.parts:
         found += chain.from_iterable(gather(decision, "headers"))
     if decision.engine_priority is not None:
-        found.append((names.PRIORITY, str(decision.engine_priority)))
+        found += ((name, str(decision.engine_priority)) for name in names.PRIORITIES)
     if decision.rank is not None:
         found.append((names.RANK, str(decision.rank)))
     if decision.flight.traced_as:

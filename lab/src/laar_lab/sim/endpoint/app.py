@@ -28,7 +28,7 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from laar.errors import RequestError, SettingError
-from laar.protocol.headers import PREFILLER, PRIORITY, REQUEST_ID
+from laar.protocol.headers import PREFILLER, PRIORITIES, REQUEST_ID
 from laar_lab.sim.endpoint.answering import Answer, answer_for
 from laar_lab.sim.endpoint.apart import PATHS, prefilled_elsewhere
 from laar_lab.sim.endpoint.bodies import (
@@ -192,7 +192,7 @@ class EndpointApp:
         body = read_body(body_type, raw)
         serving.check_model(body.model)
         ask = body.ask(self._settings.template)
-        if (priority := request.headers.get(PRIORITY, "")).lstrip("-").isdecimal():
+        if (priority := request.headers.get(PRIORITIES[0], "")).lstrip("-").isdecimal():
             ask = replace(ask, priority=int(priority))
         if isinstance(body, ResponsesBody) and body.previous_response_id is not None:
             earlier = serving.stored.earlier(body.previous_response_id)
