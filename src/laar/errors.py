@@ -31,7 +31,7 @@ class SettingError(LaarError):
 
     Args:
         text: what is wrong and what to do.
-        setting: path of the invalid setting, such as ``listen.tls.key``; prefixed to the text.
+        setting: path of the invalid setting, such as ``listen.tls.key_file``; prefixed to the text.
             `laar.settings.Loaded` prefixes the file and the line.
         fault: the kind of fault, whose remedy follows the text.
     """

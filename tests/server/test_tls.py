@@ -43,7 +43,7 @@ def make_pair(directory, name, *, days=1, begins_s=-1e6, weak=False):
 
 def put(directory, pair):
     """Copy a pair to the picker's paths, one file after the other, as a renewal does."""
-    settings = {"certificate": directory / "tls.crt", "key": directory / "tls.key"}
+    settings = {"cert_file": directory / "tls.crt", "key_file": directory / "tls.key"}
     for path, source in zip(settings.values(), pair, strict=True):
         path.with_suffix(".new").write_bytes(source.read_bytes())
         path.with_suffix(".new").replace(path)
@@ -173,7 +173,7 @@ async def test_a_ca_file_may_have_comments_in_any_language(gateway, tmp_path):
     server, client = make_pair(tmp_path, "server"), make_pair(tmp_path, "client")
     authority = tmp_path / "ca.pem"
     authority.write_bytes("# O=Müller GmbH\n".encode() + client[0].read_bytes())
-    await picker(gateway, **put(tmp_path, server), client_ca=str(authority))
+    await picker(gateway, **put(tmp_path, server), client_ca_file=str(authority))
     credentials = grpc.ssl_channel_credentials(
         server[0].read_bytes(), client[1].read_bytes(), client[0].read_bytes()
     )
@@ -183,7 +183,7 @@ async def test_a_ca_file_may_have_comments_in_any_language(gateway, tmp_path):
 @on_both
 async def test_with_a_client_ca_callers_without_a_certificate_are_refused(gateway, tmp_path):
     server, client, other = (make_pair(tmp_path, name) for name in ("server", "client", "other"))
-    await picker(gateway, **put(tmp_path, server), client_ca=str(client[0]))
+    await picker(gateway, **put(tmp_path, server), client_ca_file=str(client[0]))
     ca = server[0].read_bytes()
 
     def presenting(pair):
@@ -219,7 +219,7 @@ async def test_the_reason_why_a_caller_was_refused_is_logged(
 ):
     pairs = {name: make_pair(tmp_path, name) for name in ("server", "client", "other")}
     runner = await picker(
-        gateway, **put(tmp_path, pairs["server"]), client_ca=str(pairs["client"][0])
+        gateway, **put(tmp_path, pairs["server"]), client_ca_file=str(pairs["client"][0])
     )
     context = ssl.create_default_context(cafile=pairs["server"][0])
     context.set_alpn_protocols([alpn])
@@ -243,7 +243,7 @@ async def test_laar_serve_supports_certificates_on_both_sides(tmp_path):
     document = {
         "endpoints": [{"address": "127.0.0.1:1", "models": ["m"]}],
         "listen": {
-            "tls": {**put(tmp_path, own), "client_ca": str(client[0])},
+            "tls": {**put(tmp_path, own), "client_ca_file": str(client[0])},
             **{name: f"127.0.0.1:{port}" for name, port in ports.items()},
         },
     }
@@ -278,17 +278,17 @@ def test_certificate_errors_give_the_file_and_the_remedy(tmp_path):
     der = ssl.PEM_cert_to_DER_cert(one[0].read_text())
     der = der.replace(b"\x2a\x86\x48\xce\x3d\x03\x01\x07", b"\x2a\x86\x48\xce\x3d\x03\x01\x7f")
     curve.write_text(ssl.DER_cert_to_PEM_cert(der))
-    names = ("certificate", "key", "client_ca")
+    names = ("cert_file", "key_file", "client_ca_file")
     for files, said in (
         (one, None),
-        (expired, r"tls\.certificate: .*expired\.pem expired on"),
+        (expired, r"tls\.cert_file: .*expired\.pem expired on"),
         (make_pair(tmp_path, "weak", weak=True), r"listen\.tls: OpenSSL rejects .*weak"),
         ((one[0], other[1]), r"is not the key of .*one\.pem"),
-        ((garbage, one[1]), r"tls\.certificate: .*garbage.* not a usable"),
-        ((one[0], garbage), r"tls\.key: .*garbage.* not a usable"),
+        ((garbage, one[1]), r"tls\.cert_file: .*garbage.* not a usable"),
+        ((one[0], garbage), r"tls\.key_file: .*garbage.* not a usable"),
         ((curve, one[1]), r"curve\.pem is not a usable"),
-        ((one[0], tmp_path / "none"), r"tls\.key: can't read .*none"),
-        ((*one, garbage), r"tls\.client_ca: .*garbage.* not a usable"),
+        ((one[0], tmp_path / "none"), r"tls\.key_file: can't read .*none"),
+        ((*one, garbage), r"tls\.client_ca_file: .*garbage.* not a usable"),
     ):
         listen = {"tls": dict(zip(names, map(str, files), strict=False))}
         endpoints = [{"address": "127.0.0.1:1", "model": "m"}]
@@ -302,8 +302,8 @@ def test_certificate_errors_give_the_file_and_the_remedy(tmp_path):
     ("tls", "said"),
     [
         ({}, "self_signed"),
-        ({"certificate": "a.pem"}, "belong together"),
-        ({"certificate": "a.pem", "key": "a.key", "self_signed": True}, "or `self_signed"),
+        ({"cert_file": "a.pem"}, "belong together"),
+        ({"cert_file": "a.pem", "key_file": "a.key", "self_signed": True}, "or `self_signed"),
     ],
 )
 async def test_settings_need_exactly_one_certificate(gateway, tls, said):

@@ -7,7 +7,7 @@ ignored, as is a certificate that has expired or is not valid yet while a valid 
 there is no valid certificate, an invalid one is served and reported: gateways that don't verify it
 continue as before; those that do would continue without the picker either way.
 
-With `client_ca`, callers must present a certificate issued by that CA (mTLS).
+With `client_ca_file`, callers must present a certificate issued by that CA (mTLS).
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def check_tls(settings: Tls) -> None:
         SettingError: a file can't be used, or the certificate is not valid now.
     """
     if (why := _invalid(settings, _load(settings, None), datetime.now(UTC))) is not None:
-        raise _unusable(why.partition(": ")[2], setting="listen.tls.certificate")
+        raise _unusable(why.partition(": ")[2], setting="listen.tls.cert_file")
 
 
 def _invalid(tls: Tls, found: Identity, now: datetime) -> str | None:
@@ -133,14 +133,14 @@ def _invalid(tls: Tls, found: Identity, now: datetime) -> str | None:
     why = f"expired on {found.expires_at:%Y-%m-%d %H:%M} UTC"
     if now < found.begins_at:  # clocks may differ
         why = f"is not valid before {found.begins_at:%Y-%m-%d %H:%M} UTC"
-    return f"listen.tls.certificate: {tls.certificate} {why}: clients that verify it will reject it"
+    return f"listen.tls.cert_file: {tls.cert_file} {why}: clients that verify it will reject it"
 
 
 def _load(tls: Tls, known: Identity | None) -> Identity:
     """Read the files; return `known` if they are unchanged."""
-    client_ca = _bytes(tls, "client_ca")
+    client_ca = _bytes(tls, "client_ca_file")
     if not tls.self_signed:
-        certificate, key = _bytes(tls, "certificate") or b"", _bytes(tls, "key") or b""
+        certificate, key = _bytes(tls, "cert_file") or b"", _bytes(tls, "key_file") or b""
     elif known:
         certificate, key = known.certificate, known.key
     else:
@@ -164,14 +164,14 @@ def _bytes(tls: Tls, name: str) -> bytes | None:
 
 def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) -> Identity:
     """Return the identity; reject files with which loading or handshakes would fail."""
-    name = "certificate"
+    name = "cert_file"
     try:
         leaf = x509.load_pem_x509_certificates(certificate)[0]
         public = leaf.public_key()
-        name = "key"
+        name = "key_file"
         private = serialization.load_pem_private_key(key, password=None)
         if client_ca is not None:
-            name = "client_ca"
+            name = "client_ca_file"
             x509.load_pem_x509_certificates(client_ca)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise _unusable(
@@ -179,7 +179,7 @@ def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) 
             setting=f"listen.tls.{name}",
         ) from None
     if private.public_key() != public:
-        raise _unusable(f"{tls.key} is not the key of {tls.certificate}", setting="listen.tls")
+        raise _unusable(f"{tls.key_file} is not the key of {tls.cert_file}", setting="listen.tls")
     found = Identity(
         certificate=certificate,
         key=key,
@@ -190,7 +190,7 @@ def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) 
     try:
         found.context()
     except (OSError, ValueError) as error:
-        files = [str(path) for path in (tls.certificate, tls.key, tls.client_ca) if path]
+        files = [str(path) for path in (tls.cert_file, tls.key_file, tls.client_ca_file) if path]
         raise _unusable(
             f"OpenSSL rejects {', '.join(files)} ({error})", setting="listen.tls"
         ) from None

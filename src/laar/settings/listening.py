@@ -35,22 +35,22 @@ def dialled(address: str) -> str:
 class Tls(Section):
     """TLS on the ext_proc port; needs the `tls` extra."""
 
-    certificate: Path | None = None
+    cert_file: Path | None = None
     """PEM file with the certificate chain, reloaded when it changes."""
-    key: Path | None = None
+    key_file: Path | None = None
     """PEM file with the certificate's private key."""
     self_signed: bool = False
     """Whether laar creates a self-signed certificate at startup instead, for gateways that follow
     the endpoint-picker contract: they encrypt but do not verify."""
-    client_ca: Path | None = None
+    client_ca_file: Path | None = None
     """PEM file with CAs. Clients without a certificate from one of them are rejected."""
 
     @model_validator(mode="after")
     def _one_certificate(self) -> Tls:
-        if (self.certificate is None) is not (self.key is None):
-            raise ValueError("`certificate` and `key` belong together")
-        if (self.certificate is None) is not self.self_signed:
-            raise ValueError("give `certificate` and `key`, or `self_signed: true`")
+        if (self.cert_file is None) is not (self.key_file is None):
+            raise ValueError("`cert_file` and `key_file` belong together")
+        if (self.cert_file is None) is not self.self_signed:
+            raise ValueError("give `cert_file` and `key_file`, or `self_signed: true`")
         return self
 
 
