@@ -1,8 +1,9 @@
 """Build the image: `python deploy/image.py build dist`; needs Debian's buildah and mmdebstrap.
 
 It installs the packages of constraints.txt, verified by the hashes in deploy/image.lock. `context`
-writes a build context for any other image builder. `name` sets the images in overlays and chart,
-also those of Envoy and Valkey: by digest, say, or from a registry of your own.
+writes a build context for any other image builder. `publish` builds and pushes the image with
+Docker, names it by its digest in overlays and chart, and packs the chart. `name` only sets images
+there, also those of Envoy and Valkey: by digest, say, or from a registry of your own.
 """
 
 from __future__ import annotations
@@ -51,6 +52,9 @@ def main(arguments: list[str] | None = None) -> None:
     build = steps.add_parser("build", help="build an OCI archive for this architecture")
     build.add_argument("dist", type=Path)
     build.add_argument("--wheel", type=Path, help="laar's wheel; made by default")
+    public = steps.add_parser("publish", help="build, push and name the image; pack the chart")
+    public.add_argument("image", help="REGISTRY/laar:TAG")
+    public.add_argument("dist", type=Path)
     named = steps.add_parser("name", help="set the images in overlays and chart")
     named.add_argument(
         "image", nargs="+", help="REGISTRY/laar:TAG; also envoy, valkey; or by @digest"
@@ -62,6 +66,8 @@ def main(arguments: list[str] | None = None) -> None:
         make_context(given.folder, tuple(given.arch or PLATFORMS), given.wheel)
     elif given.step == "build":
         print(make_image(given.dist, given.wheel))
+    elif given.step == "publish":
+        print(publish(given.image, given.dist))
     else:
         for image in given.image:
             put_name(image)
@@ -148,6 +154,18 @@ def make_image(dist: Path, wheel: Path | None) -> str:
         _run(*buildah, "push", "--quiet", "--digestfile", digest, "localhost/laar",
              f"oci-archive:{archive.absolute()}")  # fmt: skip
         return digest.read_text().strip()
+
+
+def publish(image: str, dist: Path) -> str:
+    """Build, push and name the image, and pack the chart; return the image by its digest."""
+    context = dist / "image"
+    make_context(context, (arch(),), None)
+    _run("docker", "build", f"--build-arg=TARGETARCH={arch()}", "--tag", image, context)
+    _run("docker", "push", image)
+    found = _run("docker", "inspect", "--format", "{{index .RepoDigests 0}}", image).strip()
+    put_name(found)
+    print(_run("env", "-C", ROOT, sys.executable, "-m", "deploy.chart", dist.absolute()).strip())
+    return found
 
 
 def arch() -> str:

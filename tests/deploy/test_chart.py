@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -224,6 +227,33 @@ def test_images_are_named_in_overlays_and_chart(tmp_path: Path) -> None:
     assert {c["image"].removeprefix("registry.example:5000/x/") for c in containers} == named
     with pytest.raises(SystemExit):
         put_name("registry.example/other:1", tmp_path)
+
+
+def test_one_command_builds_pushes_and_names_the_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
+    spec = importlib.util.spec_from_file_location("published", tmp_path / "deploy" / "image.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    monkeypatch.setattr(tool, "make_context", lambda *_: None)  # which downloads wheels
+    docker = tmp_path / "bin" / "docker"
+    docker.parent.mkdir()
+    said = (
+        f'echo "$@" >> {tmp_path}/asked; [ $1 != inspect ] || echo "registry.example/laar@{DIGEST}"'
+    )
+    docker.write_text(f"#!/bin/sh\n{said}\n")
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{docker.parent}:{os.environ['PATH']}")
+    named = tool.publish("registry.example/laar:1", tmp_path / "dist")
+    asked = [line.split()[0] for line in (tmp_path / "asked").read_text().splitlines()]
+    assert (named, asked) == (f"registry.example/laar@{DIGEST}", ["build", "push", "inspect"])
+    [chart] = (tmp_path / "dist").glob("laar-*.tgz")
+    with tarfile.open(chart) as archive:
+        values = yaml.safe_load(archive.extractfile("laar/values.yaml") or b"")
+    assert (values["image"]["repository"], values["image"]["digest"]) == tuple(named.split("@"))
 
 
 def test_chart_image_and_package_have_one_version() -> None:
