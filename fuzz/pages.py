@@ -267,7 +267,13 @@ def _sample_artifact() -> bytes:
     """One as `laar fit` writes it."""
     global _sample
     if _sample is None:
-        from laar.accuracy.artifact import Capability, Cell, ModelCapability, RetryTerms, Speed
+        from laar.accuracy.artifact import (
+            Capability,
+            FittedCell,
+            ModelCapability,
+            RetryTerms,
+            Speed,
+        )
 
         _sample = Capability(
             created="2026-01-01",
@@ -279,7 +285,11 @@ def _sample_artifact() -> bytes:
                     terms={"language=en": 0.1},
                     mean=0.6,
                     regularisation=1.0,
-                    cells=[Cell(language="en", bucket=4096, task="code", outcomes=100, correct=50)],
+                    cells=[
+                        FittedCell(
+                            language="en", bucket=4096, task="code", outcomes=100, correct=50
+                        )
+                    ],
                     speed=Speed(
                         seconds_per_token=1e-4, spread_s_per_token=0.0, fixed_s=0.0, samples=50
                     ),

@@ -3,10 +3,12 @@
 After a change to the API, update the file by hand, and add a line to the changelog.
 """
 
+import ast
 import operator
 import runpy
 import subprocess
 import sys
+from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 
@@ -40,3 +42,17 @@ def test_importing_laar_alone_is_fast():
     code = "import sys, laar; print(sorted({'numpy', 'aiohttp', 'grpc'} & sys.modules.keys()))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "[]\n"
+
+
+OF_TWO_CLASSES = {"Asked", "Attempt", "Kind", "Line", "Outcome", "Picker", "Pricing"}
+"""Names that two packages have. No other may join them: one word, one thing."""
+
+
+def test_a_name_of_a_class_means_one_thing():
+    root = HERE.parent / "src" / "laar"
+    files = [path for path in root.rglob("*.py") if path.parent.name != "wire"]
+    trees = [ast.parse(path.read_text("utf-8")) for path in files]
+    names = Counter(
+        node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, n in names.items() if n > 1 and name[0] != "_"} == OF_TWO_CLASSES

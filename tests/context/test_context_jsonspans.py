@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.context.blocks import Refused
+from laar.context.blocks import SkippedText
 from laar.context.formats.jsonspans import spans_of, splice
 from laar.context.settings import Reason
 from support.exploring import examples
@@ -97,7 +97,7 @@ def test_a_splice_changes_only_the_given_strings(value, seed, data):
 
 
 def refusal(text, path):
-    with pytest.raises(Refused) as info:
+    with pytest.raises(SkippedText) as info:
         spans_of(text, [path])
     return info.value.reason
 

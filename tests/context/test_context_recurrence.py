@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from laar.context.recurrence import Recurrences
-from laar.context.rewrite import Change, rewrite
+from laar.context.rewrite import BlockChange, rewrite
 from laar.context.sequences import Sequences
 from support.speed import times_as_long
 
@@ -93,7 +93,7 @@ def test_documents_stay_whole_if_all_are_moved(make, frame):
         if block is None:
             continue
         found += len(block.items)
-        back = Change(block, tuple(reversed(range(len(block.items)))))
+        back = BlockChange(block, tuple(reversed(range(len(block.items)))))
         moved, _ = rewrite(text, [back])
         assert [doc for doc in docs if doc not in moved] == []
         assert text.partition(docs[0])[0] == moved[: text.index(docs[0])]
@@ -139,7 +139,7 @@ def test_documents_keep_the_lines_that_belong_to_them(make, count, least):
         block, seen = known.find(SCOPE, text)
         if block is not None and n > number // 2:
             found += len(block.items)
-            back = Change(block, tuple(reversed(range(len(block.items)))))
+            back = BlockChange(block, tuple(reversed(range(len(block.items)))))
             moved, _ = rewrite(text, [back])
             assert [doc for doc in docs if doc not in moved] == []
             assert not block.labels_stay
@@ -269,7 +269,7 @@ def test_new_text_stays_with_its_neighbors_and_the_note_counts_no_documents(unkn
     text = text.replace(docs[2], "\n\n".join(prose(100 + i) for i in range(unknown)))
     block, _ = known.find(SCOPE, text)
     assert block is not None
-    moved, noted = rewrite(text, [Change(block, tuple(reversed(range(len(block.items)))))])
+    moved, noted = rewrite(text, [BlockChange(block, tuple(reversed(range(len(block.items)))))])
     assert text[text.index(docs[1]) : text.index(docs[3]) + len(docs[3])] in moved
     note = noted[noted.index("(Please read the documents above") :]
     assert "counted" not in note

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from laar.context.blocks import Refused
+from laar.context.blocks import SkippedText
 from laar.context.formats import scan
-from laar.context.rewrite import Change, rewrite
+from laar.context.rewrite import BlockChange, rewrite
 from laar.context.settings import ContextSettings, Reason
 from support.exploring import examples
 from support.speed import times_as_long
@@ -25,7 +25,7 @@ def found(text):
 
 
 def refusal(text):
-    with pytest.raises(Refused) as info:
+    with pytest.raises(SkippedText) as info:
         scan(text, FORMATS)
     return info.value.reason
 
@@ -37,7 +37,7 @@ def fixed(text):
 
 def reversed_(text, *, annotate=False):
     blocks = scan(text, FORMATS)
-    changes = [Change(block, tuple(reversed(range(len(block.items))))) for block in blocks]
+    changes = [BlockChange(block, tuple(reversed(range(len(block.items))))) for block in blocks]
     return rewrite(text, changes)[annotate]
 
 
@@ -218,7 +218,7 @@ def scanned_as_long(text, other):
     """Return how many times as long scanning a text takes as scanning another one."""
 
     def scans(each):
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(SkippedText):
             scan(each, FORMATS)
 
     return times_as_long(lambda: scans(text), lambda: scans(other), tries=3)
@@ -257,7 +257,7 @@ def test_any_order_keeps_every_document_and_all_gaps(bodies, gap, data):
     text = "pre " + gap.join(f"<doc>{body}</doc>" for body in bodies) + " post"
     [block] = scan(text, FORMATS)
     order = data.draw(st.permutations(range(len(bodies)))) if data else range(len(bodies))
-    change = Change(block, tuple(order))
+    change = BlockChange(block, tuple(order))
     made, _ = rewrite(text, [change])
     docs = [f"<doc>{body}</doc>" for body in bodies]
     assert made == "pre " + gap.join(docs[i] for i in order) + " post"
@@ -289,7 +289,7 @@ def test_moved_documents_are_found_again_in_their_new_positions(shape, texts, da
     text = SHAPES[shape](texts)
     [block] = scan(text, FORMATS)
     order = data.draw(st.permutations(range(len(texts))))
-    change = Change(block, tuple(order))
+    change = BlockChange(block, tuple(order))
     made, _ = rewrite(text, [change])
     [again] = scan(made, FORMATS)
     want = [text[block.items[at].start : block.items[at].end] for at in order]
@@ -329,10 +329,10 @@ def test_changes_that_would_lose_or_repeat_text_are_refused():
     first, *others = block.items
     wide = replace(block, items=(first._replace(end=first.end + 1), *others))
     late = replace(block, end=len(text) + 1)
-    noted = Change(block, (0, 1, 2), frozenset({1}))
-    twice, short = Change(block, (0, 1, 1)), Change(block, (0, 1))
-    for change in (twice, short, Change(wide, (2, 1, 0)), Change(late, (2, 1, 0)), noted):
-        with pytest.raises(Refused):
+    noted = BlockChange(block, (0, 1, 2), frozenset({1}))
+    twice, short = BlockChange(block, (0, 1, 1)), BlockChange(block, (0, 1))
+    for change in (twice, short, BlockChange(wide, (2, 1, 0)), BlockChange(late, (2, 1, 0)), noted):
+        with pytest.raises(SkippedText):
             rewrite(text, [change], ["nothing of the kind"])
     made, _ = rewrite(text, [noted], ["before " + "b" * 99])
     assert "b" * 99 not in made

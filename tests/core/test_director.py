@@ -16,7 +16,7 @@ from laar.fleet.endpoints import Reading
 from laar.fleet.membership import EndpointSpec, Served
 from laar.policies import POLICY_NAMES
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.prefix.found import Found
+from laar.prefix.found import FoundShares
 from laar.protocol.openai import read_body
 from laar.request import Api, Request
 from support.directors import director_of
@@ -264,7 +264,7 @@ class Broken(PlainAssessor):
         raise KeyError
 
     insert = retract = settle = drop = look_up
-    found, shown = Found(), Found()
+    found, shown = FoundShares(), FoundShares()
 
     def make_room(self, _):
         """Allow a table to grow."""

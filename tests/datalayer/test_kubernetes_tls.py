@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from laar.datalayer.kubernetes.api import Api, ApiAccess, ApiError
+from laar.datalayer.kubernetes.api import ApiAccess, ApiError, ApiServer
 from support.kube_api_server import KubeApiServer, pod
 
 pytestmark = pytest.mark.skipif(
@@ -51,7 +51,7 @@ async def test_only_a_server_certified_by_the_mounted_ca_is_trusted(tmp_path: Pa
     access = ApiAccess(
         url=f"https://127.0.0.1:{listening.port}", ca_file=ca, token_file=tmp_path / "token"
     )
-    async with Api(access) as api:
+    async with ApiServer(access) as api:
         with pytest.raises(ApiError, match="certificate verify failed"):
             await api.list_page(PODS, {})
         ca.write_bytes(right.read_bytes())

@@ -260,7 +260,7 @@ async def test_the_hook_switches_itself_off_without_a_gain_and_reports_it(place,
 
 async def test_an_error_in_the_hook_costs_the_gain_but_not_the_request(place, monkeypatch):
     there = await place("standalone", ON)
-    monkeypatch.setattr("laar.context.turn.Turn.plan", lambda *_: 1 / 0)
+    monkeypatch.setattr("laar.context.turn.TurnPlanner.plan", lambda *_: 1 / 0)
     body = raw(text([2, 1, 4]))
     assert await there.send(body) == body
     assert metric(there.runner, 'laar_degraded_total{what="context"}') >= 1

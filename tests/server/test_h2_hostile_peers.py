@@ -21,7 +21,7 @@ from jh2.hpack import Encoder
 
 from laar.server.h2 import H2Server, connection
 from laar.server.h2.framing import Code
-from laar.server.h2.guard import Share
+from laar.server.h2.guard import BufferShare
 from support import eventually
 from support.exploring import examples
 from support.transports import TRANSPORTS
@@ -385,7 +385,7 @@ async def test_an_invalid_call_gets_its_status_in_one_frame(served, change, stat
 
 
 async def test_unfinished_messages_of_all_streams_share_a_limit(served):
-    served.server.held_bytes = Share(200_000)
+    served.server.held_bytes = BufferShare(200_000)
     async with Peer.to(served) as peer:
         await peer.until(lambda e: isinstance(e, events.WindowUpdated))
         numbers = range(1, 41, 2)
@@ -412,7 +412,7 @@ async def test_unfinished_messages_of_all_streams_share_a_limit(served):
 @pytest.mark.parametrize("reads", [True, False])
 async def test_unread_answers_of_all_streams_share_a_limit(served, reads):
     """The peer either opens no windows or does not read its socket."""
-    served.server.held_bytes = Share(20_000_000)
+    served.server.held_bytes = BufferShare(20_000_000)
     async with Peer.to(served, window=0 if reads else 1 << 30) as peer:
         if not reads:
             peer.stop_reading()
@@ -435,7 +435,7 @@ async def test_an_ended_call_whose_answer_is_over_the_limit_gets_an_error(served
 
     monkeypatch.setattr(Echo, "receive", receive)
     monkeypatch.setattr(connection.Connection, "turn_s", math.inf)
-    served.server.held_bytes = Share(20_000_000)
+    served.server.held_bytes = BufferShare(20_000_000)
     async with Peer.to(served, window=0) as peer:
         peer.messages(range(1, 101, 2), b"hello")
         await peer.flush()
@@ -456,7 +456,7 @@ async def test_a_handler_is_not_closed_while_it_sends(served, monkeypatch):
     monkeypatch.setattr(Echo, "receive", receive)
     monkeypatch.setattr(Echo, "is_closed", False, raising=False)
     monkeypatch.setattr(Echo, "closed", lambda self: setattr(self, "is_closed", True))
-    served.server.held_bytes = Share(2_000_000)
+    served.server.held_bytes = BufferShare(2_000_000)
     async with Peer.to(served, window=1 << 30) as peer:
         peer.stop_reading()
         for number in range(1, 201, 2):
@@ -552,7 +552,7 @@ def test_arbitrary_bytes_end_only_their_connection(changed, cuts):
 
 
 async def test_a_new_peer_is_served_next_to_peers_at_their_limits(served):
-    served.server.held_bytes, served.server.open_calls = Share(100_000), Share(100)
+    served.server.held_bytes, served.server.open_calls = BufferShare(100_000), BufferShare(100)
     async with AsyncExitStack() as stack:
         for _ in range(3):
             peer = await stack.enter_async_context(Peer.to(served))

@@ -6,7 +6,7 @@ import time
 import orjson
 import pytest
 
-from laar.accuracy.artifact import Capability, Cell, ModelCapability, RetryTerms, Speed
+from laar.accuracy.artifact import Capability, FittedCell, ModelCapability, RetryTerms, Speed
 from laar.client import report_outcome, until_correct
 from laar.core.decision import Completion
 from laar.fleet.membership import EndpointSpec
@@ -19,7 +19,7 @@ C = 1e-4  # seconds per token of every model here
 
 def artifact(path, probabilities, *, spread=0.0):
     """Write an artifact of models that differ only in P(correct)."""
-    cell = Cell(language="en", bucket=4096, task="generic", outcomes=50, correct=25)
+    cell = FittedCell(language="en", bucket=4096, task="generic", outcomes=50, correct=25)
     path.write_bytes(
         Capability(
             created="2026-01-01",

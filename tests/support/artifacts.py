@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from laar.accuracy.artifact import Capability, Cell, ModelCapability, RetryTerms, Speed
+from laar.accuracy.artifact import Capability, FittedCell, ModelCapability, RetryTerms, Speed
 
 
 def model(
@@ -18,7 +18,7 @@ def model(
         mean=mean,
         regularisation=1.0,
         cells=[
-            Cell(language=language, bucket=bucket, task=task, outcomes=n, correct=n // 2)
+            FittedCell(language=language, bucket=bucket, task=task, outcomes=n, correct=n // 2)
             for language, bucket, task, n in cells
         ],
         speed=c and Speed(seconds_per_token=c, spread_s_per_token=0.0, fixed_s=1.0, samples=9),

@@ -68,7 +68,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
-class Cell(_Part):
+class FittedCell(_Part):
     """The measured outcomes in one cell."""
 
     language: _Name
@@ -135,7 +135,7 @@ class ModelCapability(_Part):
     terms: Annotated[dict[_Name, _LogOdds], Field(max_length=100_000)]
     mean: _Share
     regularisation: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
-    cells: Annotated[list[Cell], Field(max_length=10_000)]
+    cells: Annotated[list[FittedCell], Field(max_length=10_000)]
     speed: Speed | None
     chars_per_token: Annotated[
         dict[_Name, Annotated[float, Field(ge=0.01, le=1000)]], Field(max_length=256)

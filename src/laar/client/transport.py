@@ -1,4 +1,4 @@
-"""Post chat completions. Any outcome becomes a `Reply`; only cancellation is raised."""
+"""Post chat completions. Any outcome becomes a `HttpReply`; only cancellation is raised."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from time import monotonic
 import aiohttp
 import orjson
 
-from laar.client.wire import MAX_ANSWER_BYTES, Completion, Deltas, NotACompletion, read_completion
+from laar.client.wire import (
+    MAX_ANSWER_BYTES,
+    ChatCompletion,
+    Deltas,
+    NotACompletion,
+    read_completion,
+)
 from laar.datalayer.fetching import read_capped
 from laar.errors import SettingError
 
@@ -17,7 +23,7 @@ _ERROR_CHARS = 300  # number of characters of an error body to quote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class HttpReply:
     """The result of a request.
 
     Args:
@@ -32,7 +38,7 @@ class Reply:
     latency_s: float
     ttft_s: float | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    completion: Completion | None = None
+    completion: ChatCompletion | None = None
     error: str | None = None
 
 
@@ -54,7 +60,7 @@ async def post(
     body: Mapping[str, object],
     headers: Mapping[str, str],
     timeout_s: float,
-) -> Reply:
+) -> HttpReply:
     """Post a chat completion, streamed if the body asks for it."""
     started = monotonic()
     status, received, ttft_s, completion, error = 0, dict[str, str](), None, None, None
@@ -84,7 +90,7 @@ async def post(
         # A 200 without a completion counts as no answer and may be retried.
         status = 0 if status == 200 else status
         error = str(fault) or type(fault).__name__
-    return Reply(
+    return HttpReply(
         status=status,
         latency_s=monotonic() - started,
         ttft_s=ttft_s,

@@ -22,7 +22,7 @@ from uuid import uuid4
 import aiohttp
 
 from laar.accuracy.retry import with_model
-from laar.client.transport import Reply, completions_url, post
+from laar.client.transport import HttpReply, completions_url, post
 from laar.errors import SettingError
 from laar.protocol import headers as names
 from laar.request import is_reproducible
@@ -164,14 +164,14 @@ async def until_correct(
 class _Loop:
     """The attempts of one question: those made, and those in flight."""
 
-    send: Callable[[Mapping[str, str]], Awaitable[Reply]]
+    send: Callable[[Mapping[str, str]], Awaitable[HttpReply]]
     check: Check
     headers: dict[str, str]
     max_attempts: int
     at_once: int
     stop_when_exhausted: bool
     made: list[Attempt] = field(default_factory=list)
-    running: dict[asyncio.Task[tuple[Reply, float]], _Sent] = field(default_factory=dict)
+    running: dict[asyncio.Task[tuple[HttpReply, float]], _Sent] = field(default_factory=dict)
     now_s: float = 0.0
     waited_s: float = 0.0
     exhausted: bool = False
@@ -209,7 +209,7 @@ class _Loop:
             running[asyncio.create_task(_post_after(pauses, partial(self.send, own)))] = ask
         return bool(running)
 
-    def _take(self, ask: _Sent, reply: Reply, paused_s: float) -> bool:
+    def _take(self, ask: _Sent, reply: HttpReply, paused_s: float) -> bool:
         """Record a reply; return whether it ends the loop."""
         self.may_pair = not (ask.companion_of and reply.status == _REFUSED)
         if not self.may_pair:
@@ -251,8 +251,8 @@ class _Sent:
 
 
 async def _post_after(
-    pauses_s: Sequence[float], send: Callable[[], Awaitable[Reply]]
-) -> tuple[Reply, float]:
+    pauses_s: Sequence[float], send: Callable[[], Awaitable[HttpReply]]
+) -> tuple[HttpReply, float]:
     """Post after the first pause, and after the next if the first request is not known yet."""
     paused_s = 0.0
     for pause_s in pauses_s:
@@ -264,7 +264,7 @@ async def _post_after(
     return reply, paused_s
 
 
-def judged(reply: Reply, check: Check, waited_s: float) -> Attempt:
+def judged(reply: HttpReply, check: Check, waited_s: float) -> Attempt:
     """Return the attempt for a reply.
 
     Raises:
@@ -298,7 +298,7 @@ def judged(reply: Reply, check: Check, waited_s: float) -> Attempt:
     )
 
 
-def pause_s(reply: Reply, attempts_made: int) -> float:
+def pause_s(reply: HttpReply, attempts_made: int) -> float:
     """Return the pause after a reply: from `retry-after`, or exponential after refusals."""
     if reply.status == 200:
         return 0.0

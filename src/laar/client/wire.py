@@ -23,7 +23,7 @@ class NotACompletion(Exception):  # noqa: N818  # named for the fault; never lea
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
+class ChatCompletion:
     """An answer's text and usage; counts that the answer does not contain are None."""
 
     text: str
@@ -54,7 +54,7 @@ class Deltas:
         _bounded(len(self._held))
         return self._begun
 
-    def completion(self) -> Completion:
+    def completion(self) -> ChatCompletion:
         """Return the answer; raise `NotACompletion` if the stream ended early."""
         self._read(bytes(self._held))
         if not (self._answers and self._ended):
@@ -95,7 +95,7 @@ def _bounded(size: int) -> int:
     return size
 
 
-def read_completion(body: bytes) -> Completion:
+def read_completion(body: bytes) -> ChatCompletion:
     """Read an answer's JSON body; raise `NotACompletion` if it is something else."""
     _bounded(len(body))
     answer = _object(body)
@@ -106,10 +106,10 @@ def read_completion(body: bytes) -> Completion:
     return _completion(text, _text(answer.get("model")), answer.get("usage"))
 
 
-def _completion(text: str, model: str | None, usage: object) -> Completion:
+def _completion(text: str, model: str | None, usage: object) -> ChatCompletion:
     counts = usage if isinstance(usage, dict) else {}
     details = counts.get("prompt_tokens_details")
-    return Completion(
+    return ChatCompletion(
         text=text,
         model=model,
         prompt_tokens=_count(counts.get("prompt_tokens")),

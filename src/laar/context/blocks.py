@@ -15,7 +15,7 @@ from typing import NamedTuple
 from laar.context.settings import Reason
 
 
-class Refused(Exception):  # noqa: N818 (not an error: a decision to leave the text unchanged)
+class SkippedText(Exception):  # noqa: N818 (not an error: a decision to leave the text unchanged)
     """Raised to end a scan; the text is then forwarded unchanged."""
 
     def __init__(self, reason: Reason) -> None:
@@ -27,7 +27,7 @@ Span = tuple[int, int, int, int]
 """An item without its label: `start`, `end`, `text_start`, `text_end`."""
 
 
-class Item(NamedTuple):
+class Document(NamedTuple):
     """One document; a tuple, because a scan creates dozens in microseconds.
 
     Args:
@@ -59,7 +59,7 @@ class Block:
             numbers; empty if ids may not replace the numbers.
     """
 
-    items: tuple[Item, ...]
+    items: tuple[Document, ...]
     end: int
     labels_stay: bool = False
     quoted: bool = False
@@ -78,7 +78,7 @@ class Block:
     def shifted(self, by: int) -> Block:
         """Return the block shifted by `by` characters."""
         items = tuple(
-            Item(a + by, b + by, c + by, d + by, label) for a, b, c, d, label in self.items
+            Document(a + by, b + by, c + by, d + by, label) for a, b, c, d, label in self.items
         )
         return replace(self, items=items, end=self.end + by)
 
@@ -123,7 +123,7 @@ def block_of(
     """
     gaps = {gap.strip() for gap in {text[a[1] : b[0]] for a, b in pairwise(spans)}}
     if len(gaps) > 1 or any(len(gap) > MAX_SEPARATOR for gap in gaps):
-        raise Refused(Reason.GAPS_DIFFER)
+        raise SkippedText(Reason.GAPS_DIFFER)
     labels: list[str] | None = None
     for name in names[0]:
         if not all(name in own for own in names):
@@ -131,14 +131,14 @@ def block_of(
         values = [own[name] for own in names]
         if count_up(values):
             if name.lower() not in _PLACES:  # the name numbers the parts of one text, such as pages
-                whole = tuple(Item(*span) for span in spans)
+                whole = tuple(Document(*span) for span in spans)
                 return Block(whole, end, quoted=quoted, shape=shape, fixed=True)
             block = _counted(text, spans, end, name, values)
             return replace(block, quoted=quoted, shape=shape)
         fits = len(max(values, key=len)) <= MAX_LABEL
         if labels is None and fits and len(set(values)) == len(values):
             labels = values
-    items = map(Item, *zip(*spans, strict=True), labels or repeat(None))
+    items = map(Document, *zip(*spans, strict=True), labels or repeat(None))
     return Block(tuple(items), end, quoted=quoted, shape=shape)
 
 
@@ -154,14 +154,14 @@ def _counted(
     text: str, spans: Sequence[Span], end: int, name: str, numbers: Sequence[str]
 ) -> Block:
     """Return a block of items that begin with their number; only their texts move."""
-    items: list[Item] = []
+    items: list[Document] = []
     counted = re.compile(  # independent of the number, so that `re` caches it
         rf"[^\d\n]{{0,{MAX_HEAD}}}?{re.escape(name)}[\"']?\s{{0,8}}[=:]\s{{0,8}}[\"']?(\d+)[\"']?"
     )
     for (start, stop, first, last), number in zip(spans, numbers, strict=True):
         match = counted.match(text, start, stop)
         behind = match.end() if match and match[1] == number and match.end() <= first else start
-        items.append(Item(behind, stop, first, last, number))
+        items.append(Document(behind, stop, first, last, number))
     return Block(tuple(items), end, labels_stay=True, fixed=True)
 
 

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import orjson
 
-from laar.context.blocks import DOCUMENT_BLOCKS, Refused
+from laar.context.blocks import DOCUMENT_BLOCKS, SkippedText
 from laar.context.formats.jsonspans import Path, raw_values
 from laar.context.settings import Reason
 
@@ -71,7 +71,7 @@ def _texts(body: dict[str, object], api: str) -> list[Text]:
     if api == "completions":
         return _prompts(body.get("prompt"))
     if api not in ("chat", "messages", "responses"):
-        raise Refused(Reason.UNSUPPORTED_API)
+        raise SkippedText(Reason.UNSUPPORTED_API)
     key = "input" if api == "responses" else "messages"
     said, system = body.get(key), _SYSTEM[key]
     first_turn = not (isinstance(said, list) and None in map(_role, said))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from laar.context.blocks import Block, Item
+from laar.context.blocks import Block, Document
 from laar.context.lines import (
     BEGIN,
     END,
@@ -21,8 +21,8 @@ from laar.context.lines import (
     NO_LABEL,
     NUMBER,
     SURE_TIMES,
-    Place,
-    Seen,
+    DocPlace,
+    SeenText,
     common_end,
     common_start,
     parse_line,
@@ -67,7 +67,7 @@ _Bound: TypeAlias = "tuple[int, int]"
 class Edges:
     """Decides where items begin and end, from the short lines around all documents of a text."""
 
-    def __init__(self, seen: Seen, known: Recurrences) -> None:
+    def __init__(self, seen: SeenText, known: Recurrences) -> None:
         self._seen = seen
         self._known = known
         self._separator: tuple[str, ...] = ()  # short lines of most gaps, without numbers
@@ -107,7 +107,7 @@ class Edges:
         )
         items = tuple(
             [
-                Item(a, b, a, b, None if is_counted else head(text[a:b])[:NAME_CHARS])
+                Document(a, b, a, b, None if is_counted else head(text[a:b])[:NAME_CHARS])
                 for a, b in spans
             ]
         )
@@ -124,7 +124,7 @@ class Edges:
             return bounds
         return [bound for bound, gap in zip(bounds, gaps, strict=True) if gap == usual]
 
-    def _gap(self, x: Place, y: Place) -> _Gap:
+    def _gap(self, x: DocPlace, y: DocPlace) -> _Gap:
         first, stop = x.line + 1, y.line
         keys = tuple(self._seen.lines.keys[first:stop])
         # A tail or head is certain once it was seen next to different documents.
@@ -149,7 +149,7 @@ class Edges:
         # The numbers of positions are before most documents, and vary.
         self._numbered = 2 * sum(map(self._varies, self._seen.places)) > len(self._seen.places)
 
-    def _varies(self, place: Place) -> bool:
+    def _varies(self, place: DocPlace) -> bool:
         """Return whether a number before a document differs from earlier ones."""
         seen = self._seen
         above = range(place.line, seen.lines.before(place.nth) - 1, -1)
@@ -158,7 +158,7 @@ class Edges:
             for at, (known, _) in zip(above, place.first.labels, strict=False)
         )
 
-    def _between(self, x: Place, y: Place, gap: _Gap) -> _Bound | None:
+    def _between(self, x: DocPlace, y: DocPlace, gap: _Gap) -> _Bound | None:
         """Return the bound in a gap without unknown long lines; None if it is uncertain."""
         lines, size = self._seen.lines, len(self._separator)
         if y.nth in self._seen.stuck:
@@ -181,7 +181,7 @@ class Edges:
         begin = self._core(y, end)
         return None if begin is None else (lines.ends[start - 1], begin)
 
-    def _behind_tail(self, x: Place, y: Place, gap: _Gap) -> _Bound | None:
+    def _behind_tail(self, x: DocPlace, y: DocPlace, gap: _Gap) -> _Bound | None:
         """Return the bound behind a document whose tail is well known; None if it is not."""
         end = self._tail(x) if x.last.times >= _WELL_KNOWN else None
         begin = gap.stop if end is None else end + len(self._separator)
@@ -194,7 +194,7 @@ class Edges:
         start = self._core(y, begin)
         return None if start is None else (self._seen.lines.ends[end - 1], start)
 
-    def _core(self, place: Place, line: int) -> int | None:
+    def _core(self, place: DocPlace, line: int) -> int | None:
         """Return where a document begins on its first line; None if that is uncertain."""
         core = self._seen.lines.cores[line]
         if line not in self._seen.labels:
@@ -211,7 +211,7 @@ class Edges:
             return core
         return core - len(number) if hash(number) == own_number else None
 
-    def _claim(self, place: Place, *, behind: bool) -> tuple[int, ...] | None:
+    def _claim(self, place: DocPlace, *, behind: bool) -> tuple[int, ...] | None:
         """Return the short lines that always were before a document, or after it; None if unknown.
 
         That is, until they were seen next to different documents, and since they are short.
@@ -276,7 +276,7 @@ class Edges:
                 return edge
         return None
 
-    def _start(self, place: Place) -> int | None:
+    def _start(self, place: DocPlace) -> int | None:
         """Return the start of a document after unknown text; None if it is uncertain."""
         lines = self._seen.lines
         first = lines.before(place.nth)
@@ -299,7 +299,7 @@ class Edges:
         is_it = number == start and hash((self._seen.scope, own)) == key
         return end - len(rest) + start if is_it else None
 
-    def _own(self, place: Place, *, behind: bool) -> tuple[int, ...] | None:
+    def _own(self, place: DocPlace, *, behind: bool) -> tuple[int, ...] | None:
         """Return the short lines next to a document that belong to it; None if unknown."""
         size, lines = len(self._claimed), self._claim(place, behind=behind)
         if lines is not None and len(lines) >= MOST_SHORT:
@@ -311,7 +311,7 @@ class Edges:
                 return lines[at + size :] if behind else lines[:at]
         return None
 
-    def _tail(self, place: Place) -> int | None:
+    def _tail(self, place: DocPlace) -> int | None:
         """Return the first line after a document and its tail; None if it is uncertain."""
         lines = self._seen.lines
         first, stop = place.line + 1, lines.after(place.nth)

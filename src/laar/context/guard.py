@@ -108,7 +108,7 @@ class Sides:
 
 
 @dataclass(slots=True)
-class Verdict:
+class ModelVerdict:
     """What reported outcomes say about a model's answers.
 
     Attributes:
@@ -146,7 +146,7 @@ class GainGuard:
         """Discard all measurements, and switch reordering on again."""
         self.off = False
         self.ahead = MeanOfMeans()
-        self.verdicts: Latest[tuple[str, str], Verdict] = Latest(MAX_VERDICTS)
+        self.verdicts: Latest[tuple[str, str], ModelVerdict] = Latest(MAX_VERDICTS)
         self._begun = 0
         # Sums, over answers, of pairwise products of 1, the expected share and the reported share.
         self._products = np.zeros((3, 3))
@@ -170,7 +170,7 @@ class GainGuard:
             return False
         return not any(own.dedup == "harmful" for own in self._verdicts_on(name))
 
-    def _verdicts_on(self, name: str) -> list[Verdict]:
+    def _verdicts_on(self, name: str) -> list[ModelVerdict]:
         return [own for (asked, _), own in self.verdicts.items() if asked == name]
 
     def record(
@@ -225,7 +225,7 @@ class GainGuard:
             deduplicated: whether notes replaced repeated documents; None if none are repeated.
             correct: the reported outcome.
         """
-        verdict = self.verdicts.get((name, model)) or Verdict()
+        verdict = self.verdicts.get((name, model)) or ModelVerdict()
         self.verdicts[name, model] = verdict
         moved, noted = verdict.moved, verdict.noted
         (moved.left if held_out else moved.changed).add(conversation, float(correct))

@@ -25,7 +25,7 @@ import orjson
 import xxhash
 
 from laar.context.aligner import OrderIndex
-from laar.context.blocks import Refused
+from laar.context.blocks import SkippedText
 from laar.context.citations import can_restore, numbers_in
 from laar.context.formats.jsonspans import splice
 from laar.context.guard import GainGuard
@@ -33,7 +33,7 @@ from laar.context.memo import Memo, saved
 from laar.context.recurrence import Recurrences
 from laar.context.sequences import Sequences
 from laar.context.settings import ContextSettings, Reason
-from laar.context.turn import Turn, TurnPlan
+from laar.context.turn import TurnPlan, TurnPlanner
 
 MAX_BODY_BYTES = 2 << 20
 """Longest body examined, about 500,000 tokens."""
@@ -98,15 +98,15 @@ class ContextHook:
         observe = mode == "observe"
         try:
             if len(body) > MAX_BODY_BYTES:
-                raise Refused(Reason.TOO_LARGE)
+                raise SkippedText(Reason.TOO_LARGE)
             ends_at = self.clock() + MAX_ADDED_MS / 1e3
             try:
                 parsed = orjson.loads(body) if document is None else document
             except orjson.JSONDecodeError:
-                raise Refused(Reason.INVALID_JSON) from None
+                raise SkippedText(Reason.INVALID_JSON) from None
             if not isinstance(parsed, dict):
-                raise Refused(Reason.NO_DOCUMENTS)
-            turn = Turn(
+                raise SkippedText(Reason.NO_DOCUMENTS)
+            turn = TurnPlanner(
                 hook=self,
                 scope=_scope(parsed, tenant, self._route, observe=observe),
                 now=now,
@@ -125,7 +125,7 @@ class ContextHook:
             if plan.edits:
                 plan.reason = Reason.DEDUPLICATED if plan.removed_bytes else Reason.REORDERED
             return plan
-        except Refused as refused:
+        except SkippedText as refused:
             return TurnPlan(body=body, reason=refused.reason)
         except orjson.JSONEncodeError:  # nested deeper than orjson can write
             return TurnPlan(body=body, reason=Reason.TOO_COMPLEX)

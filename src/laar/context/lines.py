@@ -36,7 +36,7 @@ ParsedLine: TypeAlias = "tuple[int, int, int, int, int, bool]"
 is long. The last end is 0 for a blank line."""
 
 
-class Lines(NamedTuple):
+class TextLines(NamedTuple):
     """The nonblank lines of a text; a known document is a single line.
 
     Args:
@@ -65,7 +65,7 @@ class Lines(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Line:
+class LongLine:
     """A long line seen before, which may be the first or the last of a document.
 
     Args:
@@ -86,17 +86,17 @@ class Line:
     since: int = 0
 
 
-class Place(NamedTuple):
+class DocPlace(NamedTuple):
     """A document in a text: its line, its index among long lines, and its first and last line."""
 
     line: int
     nth: int
-    first: Line
-    last: Line
+    first: LongLine
+    last: LongLine
 
 
 @dataclass(slots=True)
-class Seen:
+class SeenText:
     """An examined text, to learn from once its request is accepted.
 
     Args:
@@ -115,8 +115,8 @@ class Seen:
 
     scope: int
     text: str
-    lines: Lines
-    places: list[Place] = field(default_factory=list)
+    lines: TextLines
+    places: list[DocPlace] = field(default_factory=list)
     labels: dict[int, tuple[str, str]] = field(default_factory=dict)
     pairs: list[tuple[int, int]] = field(default_factory=list)
     counted: list[tuple[int, int, int]] = field(default_factory=list)
@@ -147,13 +147,13 @@ class Seen:
             since = max([self.frame.get(i, 0) for i in gap], default=0)
         return hash((a, b, since)), hash((a, since)), hash((since, b))
 
-    def beside(self, place: Place) -> tuple[int, int, int, int]:
+    def beside(self, place: DocPlace) -> tuple[int, int, int, int]:
         """Return keys of a document alone, with the line before, the line after, and both."""
         (a, first), (last, b) = self.pairs[place.nth], self.pairs[place.nth + 1]
         own = hash((first, last))
         return own, hash((a, own)), hash((own, b)), hash((a, own, b))
 
-    def join(self, spans: list[Place]) -> None:
+    def join(self, spans: list[DocPlace]) -> None:
         """Make one line of each span, given as a place from its first line to its last."""
         lines = self.lines
         inner: set[int] = set()

@@ -18,7 +18,7 @@ from itertools import islice
 import msgspec
 import xxhash
 
-from laar.context.rewrite import Change
+from laar.context.rewrite import BlockChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Remembered:
         docs: hashes of documents sent in full, to which notes in later turns may refer.
     """
 
-    changes: tuple[Change, ...] = ()
+    changes: tuple[BlockChange, ...] = ()
     docs: Sequence[int] = ()
 
 
@@ -100,6 +100,6 @@ def saved(what: Remembered | bytes) -> bytes:
     return what if isinstance(what, bytes) else msgspec.json.encode(list(map(_bare, what.changes)))
 
 
-def _bare(change: Change) -> Change:
+def _bare(change: BlockChange) -> BlockChange:
     items = tuple([item._replace(label=item.label and "") for item in change.block.items])
     return replace(change, block=replace(change.block, items=items, numbers=()))

@@ -33,11 +33,11 @@ from laar.context.lines import (
     MOST_SHORT,
     NO_LABEL,
     SURE_TIMES,
-    Line,
-    Lines,
+    DocPlace,
+    LongLine,
     ParsedLine,
-    Place,
-    Seen,
+    SeenText,
+    TextLines,
     common_end,
     common_start,
     parse_line,
@@ -119,7 +119,7 @@ class Recurrences:
         self._often: Latest[int, int] = Latest(MAX_FRAME)
         self._framed: Latest[int, int] = Latest(MAX_FRAME)
         self._parsed: dict[int, ParsedLine] = {}
-        self._lines: Latest[int, Line] = Latest(MAX_KNOWN_LINES)
+        self._lines: Latest[int, LongLine] = Latest(MAX_KNOWN_LINES)
         self._around: Latest[int, tuple[tuple[int, int, int], int]] = Latest(MAX_FRAME)
         self._without_news = self._learned = 0  # texts
 
@@ -135,7 +135,7 @@ class Recurrences:
         """Return whether a long line was not seen before."""
         return key not in self._lines
 
-    def find(self, scope: int, text: str) -> tuple[Block | None, Seen | None]:
+    def find(self, scope: int, text: str) -> tuple[Block | None, SeenText | None]:
         """Return the documents in a text, and the argument for `learn`; either may be None."""
         if text.count("\n") > MAX_LINES:
             return None, None
@@ -145,10 +145,10 @@ class Recurrences:
         self._gather(seen)
         return Edges(seen, self).block(), seen
 
-    def _read(self, scope: int, text: str) -> Seen:
+    def _read(self, scope: int, text: str) -> SeenText:
         """Return the lines of a text, and their labels."""
-        lines = starts, cores, ends, keys, last_keys, long = Lines([], [], [], [], [], [])
-        seen = Seen(scope, text, lines)
+        lines = starts, cores, ends, keys, last_keys, long = TextLines([], [], [], [], [], [])
+        seen = SeenText(scope, text, lines)
         parsed, framed = self._parsed, self._framed
         at, size, met = 0, len(text), False
         while at < size:
@@ -194,7 +194,7 @@ class Recurrences:
             self._parsed.clear()
         return self._parsed.setdefault(hash(line), parse_line(line))
 
-    def _gather(self, seen: Seen) -> None:
+    def _gather(self, seen: SeenText) -> None:
         """Make one line of each document, and find the edges that are uncertain."""
         lines, pairs = seen.lines, seen.pair()
         if seen.frame:
@@ -204,12 +204,14 @@ class Recurrences:
         seen.counted = counted
         known = [self._lines.get(lines.keys[i]) for i in lines.long]
         breaks = [n for n, keys in enumerate(counted) if self._is_break(n, known, keys)]
-        spans: list[Place] = []
+        spans: list[DocPlace] = []
         for start, stop in pairwise(breaks):
             first, last = lines.long[start], lines.long[stop - 1]
             if None in known[start:stop] or lines.ends[last] - lines.cores[first] < LEAST_CHARS:
                 continue
-            spans.append(Place(first, last, known[start] or Line(), known[stop - 1] or Line()))
+            spans.append(
+                DocPlace(first, last, known[start] or LongLine(), known[stop - 1] or LongLine())
+            )
             for _, ended, begun in counted[start + 1 : stop]:
                 seen.inner += hash((ended, END)), hash((BEGIN, begun))
         if spans:
@@ -230,7 +232,7 @@ class Recurrences:
                 ):
                     seen.stuck.add(at)
 
-    def _is_break(self, nth: int, known: list[Line | None], keys: tuple[int, int, int]) -> bool:
+    def _is_break(self, nth: int, known: list[LongLine | None], keys: tuple[int, int, int]) -> bool:
         """Return whether a document may end before a long line, and another begin with it."""
         a, b = known[nth - 1] if nth else None, known[nth] if nth < len(known) else None
         if nth and a is None:  # next to new text, only what varied there before is an edge
@@ -241,7 +243,7 @@ class Recurrences:
 
     # -- learning ------------------------------------------------------------------------------
 
-    def learn(self, seen: Seen) -> None:
+    def learn(self, seen: SeenText) -> None:
         """Learn from a text that was sent; if nothing is new, only from one in `_LEARN_EVERY`."""
         lines, nths = seen.lines, [place.nth for place in seen.places]
         is_known = len(nths) > 2 and nths[-1] - nths[0] < len(nths)
@@ -288,29 +290,29 @@ class Recurrences:
         else:
             self._around[side] = usual, times - 1
 
-    def _learn_start(self, key: int, before: int) -> Line:
+    def _learn_start(self, key: int, before: int) -> LongLine:
         """Record what precedes a long line."""
-        line = self._lines[key] = self._lines.get(key) or Line()
+        line = self._lines[key] = self._lines.get(key) or LongLine()
         line.times += 1
         if line.before != before:
             line.before = before if line.before < 0 else 0
         return line
 
-    def _learn_end(self, key: int, after: int) -> Line:
+    def _learn_end(self, key: int, after: int) -> LongLine:
         """Record what follows a long line."""
-        line = self._lines[key] = self._lines.get(key) or Line()
+        line = self._lines[key] = self._lines.get(key) or LongLine()
         line.times += 1
         if line.after != after:
             line.after = after if line.after < 0 else 0
         return line
 
-    def _renew(self, seen: Seen, line: Line, gap: range) -> None:
+    def _renew(self, seen: SeenText, line: LongLine, gap: range) -> None:
         """Forget the short lines next to a line if some of them were long then."""
         if line.head is line.tail is None or any(seen.frame.get(i, 0) > line.since for i in gap):
             line.head = line.tail = None
             line.since = self._learned
 
-    def _learn_head(self, seen: Seen, line: Line, nth: int, *, follows: bool) -> None:
+    def _learn_head(self, seen: SeenText, line: LongLine, nth: int, *, follows: bool) -> None:
         """Record the labels of a line, and the short lines before it if a document may be there."""
         lines, first = seen.lines, seen.lines.long[nth]
         if follows:
@@ -329,7 +331,7 @@ class Recurrences:
                 for (number, name), (old_number, old_name) in zip(now, known, strict=False)
             ]
 
-    def _learn_tail(self, seen: Seen, line: Line, nth: int) -> None:
+    def _learn_tail(self, seen: SeenText, line: LongLine, nth: int) -> None:
         """Record the short lines after a line."""
         lines = seen.lines
         self._renew(seen, line, range(lines.long[nth] + 1, lines.after(nth)))

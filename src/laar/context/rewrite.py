@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from laar.context.blocks import Block, Refused
+from laar.context.blocks import Block, SkippedText
 from laar.context.notes import duplicate_note, number_note, order_note
 from laar.context.settings import Reason
 
@@ -28,7 +28,7 @@ no other request shares their order."""
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class BlockChange:
     """The change to one block.
 
     Args:
@@ -49,9 +49,9 @@ class Change:
         return bool(self.ids) or self.order != tuple(range(len(self.order)))
 
 
-def as_received(block: Block) -> Change:
+def as_received(block: Block) -> BlockChange:
     """Return a change that keeps the block as received."""
-    return Change(block, tuple(range(len(block.items))))
+    return BlockChange(block, tuple(range(len(block.items))))
 
 
 def is_too_small(block: Block, size: int) -> bool:
@@ -60,7 +60,7 @@ def is_too_small(block: Block, size: int) -> bool:
     return size < _WORTH_NOTES * note_bytes
 
 
-def is_lossless(text: str, changes: Sequence[Change]) -> bool:
+def is_lossless(text: str, changes: Sequence[BlockChange]) -> bool:
     """Return whether the spans are in text order, and each order has each document exactly once."""
     places = [0]
     for change in changes:
@@ -73,7 +73,9 @@ def is_lossless(text: str, changes: Sequence[Change]) -> bool:
     )
 
 
-def rewrite(text: str, changes: Sequence[Change], earlier: Sequence[str] = ()) -> tuple[str, str]:
+def rewrite(
+    text: str, changes: Sequence[BlockChange], earlier: Sequence[str] = ()
+) -> tuple[str, str]:
     """Apply changes to a text, given the texts of the outgoing body before it.
 
     Returns:
@@ -84,7 +86,7 @@ def rewrite(text: str, changes: Sequence[Change], earlier: Sequence[str] = ()) -
             repeated document is found within `MAX_SEARCHED` characters.
     """
     if not is_lossless(text, changes):
-        raise Refused(Reason.CHECK_FAILED)
+        raise SkippedText(Reason.CHECK_FAILED)
     parts: list[str] = []
     notes: list[tuple[int, str]] = []  # each note with the number of parts before it
     done = searched = 0
@@ -97,7 +99,7 @@ def rewrite(text: str, changes: Sequence[Change], earlier: Sequence[str] = ()) -
                 searched += sum(map(len, before))
                 gone = text[items[at].text_start : items[at].text_end]
                 if searched > MAX_SEARCHED or not any(gone in said for said in before):
-                    raise Refused(Reason.CHECK_FAILED)
+                    raise SkippedText(Reason.CHECK_FAILED)
             parts.append(_content(text, change, at))
             done = items[place].end
         if change.moved:
@@ -111,7 +113,7 @@ def rewrite(text: str, changes: Sequence[Change], earlier: Sequence[str] = ()) -
     return bare, "".join(parts)
 
 
-def _gap(text: str, change: Change, start: int, end: int) -> str:
+def _gap(text: str, change: BlockChange, start: int, end: int) -> str:
     """Return the text between two documents, with ids instead of numbers."""
     if not change.ids:
         return text[start:end]
@@ -124,7 +126,7 @@ def _gap(text: str, change: Change, start: int, end: int) -> str:
     return "".join(parts) + text[start:end]
 
 
-def _content(text: str, change: Change, at: int) -> str:
+def _content(text: str, change: BlockChange, at: int) -> str:
     item = change.block.items[at]
     if at not in change.repeated:
         return text[item.start : item.end]
@@ -135,7 +137,7 @@ def _content(text: str, change: Change, at: int) -> str:
     return text[item.start : item.text_start] + note + text[item.text_end : item.end]
 
 
-def _note(text: str, change: Change) -> str:
+def _note(text: str, change: BlockChange) -> str:
     """Return the note about the received order, as written after the block."""
     items, end = change.block.items, change.block.end
     place = {at: i for i, at in enumerate(change.order)}

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import xxhash
 
-from laar.context.blocks import MAX_DOCS, MIN_DOCS, Block, Refused
+from laar.context.blocks import MAX_DOCS, MIN_DOCS, Block, SkippedText
 from laar.context.bodies import Text, prompt_texts, said_before
 from laar.context.citations import ids_of, numbered
 from laar.context.edges import NAME_CHARS
 from laar.context.formats import scan
 from laar.context.formats.jsonspans import Literal, Path
-from laar.context.lines import Seen
+from laar.context.lines import SeenText
 from laar.context.memo import Remembered
 from laar.context.notes import WORTH_A_NOTE, head
-from laar.context.rewrite import Change, as_received, is_lossless, is_too_small, rewrite
+from laar.context.rewrite import BlockChange, as_received, is_lossless, is_too_small, rewrite
 from laar.context.settings import Reason
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class SentOrder(NamedTuple):
 
 @dataclass(slots=True)
 class TurnPlan:
-    """The changes to a body, the changed body, and what to learn from it. For `scope` see `Turn`.
+    """The changes to a body, the changed body, and what to learn from it. `scope`: `TurnPlanner`.
 
     Args:
         body: the body to forward; the same object as the received one if unchanged.
@@ -79,7 +79,7 @@ class TurnPlan:
     edits: dict[Path, str] = field(default_factory=dict)
     orders: list[SentOrder] = field(default_factory=list)
     received: list[tuple[int, ...]] = field(default_factory=list)
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[SeenText] = field(default_factory=list)
     memos: list[tuple[int, Remembered]] = field(default_factory=list)
     noted: bool = False
     reason: Reason = Reason.NO_DOCUMENTS
@@ -97,7 +97,7 @@ class TurnPlan:
 
 
 @dataclass(slots=True, kw_only=True)
-class Turn:
+class TurnPlanner:
     """Plans the changes to a request.
 
     Args:
@@ -153,7 +153,7 @@ class Turn:
         known = self.hook.memo.get(memo_key)
         if isinstance(known, bytes):
             data, known = known, Remembered()  # if any change does not fit, make none
-            with suppress(ValueError, LookupError, RecursionError, Refused):
+            with suppress(ValueError, LookupError, RecursionError, SkippedText):
                 known = Remembered(tuple(self._checked(_read_changes(data), text)))
             self.hook.memo.put(memo_key, known)
         ids = [int(own) for change in known.changes for own in change.ids] if known else ()
@@ -161,14 +161,14 @@ class Turn:
             known = None
         if not text.fresh and known is not None:  # as sent in its own turn
             self._in_full.update(known.docs)
-            with suppress(Refused):
+            with suppress(SkippedText):
                 return self._carried_out(text, known.changes) if known.changes else text.value
             return text.value
         if self._late or not (text.fresh or self._dedups):
             return text.value
         try:
             return self._planned(body, text, memo_key, known)
-        except Refused as refused:
+        except SkippedText as refused:
             if refused.reason is not Reason.OVER_BUDGET:
                 raise
             # Even when the time is up, older texts are sent as before.
@@ -176,7 +176,7 @@ class Turn:
             self._plan.orders.clear()
             return text.value
 
-    def _checked(self, changes: Sequence[Change], text: Text) -> Iterator[Change]:
+    def _checked(self, changes: Sequence[BlockChange], text: Text) -> Iterator[BlockChange]:
         """Yield untrusted changes, with documents' names, that neither add nor lose text."""
         if not is_lossless(text.value, changes):
             raise ValueError
@@ -224,7 +224,7 @@ class Turn:
             self._check()
             try:
                 made = self._carried_out(text, changes)
-            except Refused as refused:
+            except SkippedText as refused:
                 self._plan.reason = refused.reason
                 self._plan.orders.clear()
                 changes = list(map(as_received, blocks))
@@ -237,7 +237,7 @@ class Turn:
         blocks: list[Block] = []
         try:
             blocks = self._scan(text)
-        except Refused as error:
+        except SkippedText as error:
             refused = error.reason
         if not blocks and not text.parts and "recurring" in self.hook.settings.formats:
             block, seen = self.hook.recurrences.find(self.scope, text.value)
@@ -260,7 +260,7 @@ class Turn:
         formats, by_tool = self.hook.settings.formats, text.role == "tool"
         return scan(text.value, formats, is_parts=text.parts, by_tool=by_tool)
 
-    def _carried_out(self, text: Text, changes: Sequence[Change]) -> str:
+    def _carried_out(self, text: Text, changes: Sequence[BlockChange]) -> str:
         """Return the text with its changes applied, and count them; raise Refused if unsafe."""
         bare, annotated = rewrite(text.value, changes, self._sent)
         for change in changes:
@@ -274,7 +274,7 @@ class Turn:
         self,
         memo_key: int,
         docs: Sequence[Sequence[int]],
-        changes: Sequence[Change],
+        changes: Sequence[BlockChange],
         *,
         is_changed: bool,
     ) -> None:
@@ -289,8 +289,8 @@ class Turn:
     # -- one block of the last turn ------------------------------------------------------------
 
     def _fresh(
-        self, text: str, before: int, block: Block, own_keys: Sequence[int], own: Change | None
-    ) -> Change:
+        self, text: str, before: int, block: Block, own_keys: Sequence[int], own: BlockChange | None
+    ) -> BlockChange:
         """Return the change to a block.
 
         Args:
@@ -306,7 +306,7 @@ class Turn:
         keys, sizes = list(map(xxhash.xxh3_64_intdigest, spans)), list(map(len, spans))
         live = [i for i in range(len(spans)) if i not in repeated]  # these are sent in full
         docs = [keys[i] for i in live]
-        left = Change(block, tuple(range(len(spans))), repeated)
+        left = BlockChange(block, tuple(range(len(spans))), repeated)
         if not self._can_align(block, docs, sum(sizes)):
             return left
         may_move = own is not None
@@ -335,13 +335,13 @@ class Turn:
 
     def _changed(
         self, block: Block, docs: Sequence[int], order: tuple[int, ...], repeated: frozenset[int]
-    ) -> Change | None:
+    ) -> BlockChange | None:
         """Return the change to an order; None if required ids are unavailable."""
         if not block.numbers:
-            return Change(block, order, repeated)
+            return BlockChange(block, order, repeated)
         self.numbers().update(map(int, self._plan.numbers))  # ids of earlier turns
         ids = ids_of(self.scope, docs, self.numbers())
-        return Change(block, order, repeated, ids) if ids and not repeated else None
+        return BlockChange(block, order, repeated, ids) if ids and not repeated else None
 
     def _can_align(self, block: Block, docs: Sequence[int], size: int) -> bool:
         """Return whether the documents are distinct and worth ordering; note the reason."""
@@ -354,7 +354,9 @@ class Turn:
         self._note(Reason.UNCHANGED if differ else Reason.REPEATED)
         return differ
 
-    def _count(self, change: Change, keys: Sequence[int], sizes: Sequence[int], seed: int) -> None:
+    def _count(
+        self, change: BlockChange, keys: Sequence[int], sizes: Sequence[int], seed: int
+    ) -> None:
         """Add a block to the plan: its order as sent and the expected hits."""
         plan = self._plan
         sent = [i for i in change.order if i not in change.repeated]
@@ -402,7 +404,7 @@ class Turn:
     def _check(self) -> None:
         """Drop the plan if its time is up; called between steps."""
         if self.hook.clock() > self.ends_at:
-            raise Refused(Reason.OVER_BUDGET)
+            raise SkippedText(Reason.OVER_BUDGET)
 
     def _stays(self) -> bool:
         """Return whether the guard requires the received order for this request."""
@@ -420,7 +422,7 @@ class Turn:
             self._plan.reason = reason
 
 
-_read_changes = msgspec.json.Decoder(tuple[Change, ...]).decode
+_read_changes = msgspec.json.Decoder(tuple[BlockChange, ...]).decode
 
 _SHORT = 200
 _MARKS = frozenset("\n<[{")

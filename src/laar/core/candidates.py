@@ -20,7 +20,7 @@ from laar.errors import RequestError
 from laar.fleet.away import is_away
 from laar.fleet.catalog import no_such_model
 from laar.fleet.endpoints import EndpointTable, Floats, Slots
-from laar.fleet.modes import Refused
+from laar.fleet.modes import RefusedModes
 from laar.fleet.roundtrip import KEPT_OPEN_S, TIE_S, distances
 from laar.health import Health, Standing, standing_of
 from laar.latest import Latest
@@ -97,7 +97,7 @@ class Candidates:
         self._max_waiting = settings.max_waiting
         self._groups: Latest[tuple[str, str, bool | None], Group] = Latest(_MAX_GROUPS)
         self._version = -1
-        self.refused = Refused()
+        self.refused = RefusedModes()
 
     def of(self, request: Request, subset: frozenset[str] | None, now: float) -> Group:
         """Return the candidates for a request's model name, within its pool and a subset.

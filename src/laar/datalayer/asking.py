@@ -42,7 +42,7 @@ Asking = Callable[[aiohttp.ClientSession], Coroutine[None, None, None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ProbeResult:
     """The result of `ask`.
 
     Args:
@@ -74,7 +74,7 @@ def new_session(timeout_s: float = TIMEOUT_S) -> aiohttp.ClientSession:
     )
 
 
-async def ask(session: aiohttp.ClientSession, spec: EndpointSpec) -> Asked:
+async def ask(session: aiohttp.ClientSession, spec: EndpointSpec) -> ProbeResult:
     """Send one tiny chat request; return the endpoint's failure instead of raising it."""
     body = {
         "model": spec.models[0],
@@ -95,18 +95,18 @@ async def ask(session: aiohttp.ClientSession, spec: EndpointSpec) -> Asked:
             allow_redirects=False,
             **options,
         ) as answer:
-            return Asked(reply=await read_answer(answer, spec))
+            return ProbeResult(reply=await read_answer(answer, spec))
     except aiohttp.ClientConnectorError as error:
-        return Asked(
+        return ProbeResult(
             problem=f"can't be reached: {error.strerror or type(error).__name__}",
             refused=isinstance(error.os_error, ConnectionRefusedError),
         )
     except TimeoutError:
-        return Asked(failed=Kind.HANG, problem="accepts the connection but sends nothing")
+        return ProbeResult(failed=Kind.HANG, problem="accepts the connection but sends nothing")
     except aiohttp.ServerDisconnectedError:
-        return Asked(failed=Kind.STATUS, problem="accepts the connection and closes it")
+        return ProbeResult(failed=Kind.STATUS, problem="accepts the connection and closes it")
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        return Asked(problem=f"fails: {type(error).__name__}")
+        return ProbeResult(problem=f"fails: {type(error).__name__}")
 
 
 async def read_answer(answer: aiohttp.ClientResponse, spec: EndpointSpec) -> Reply:

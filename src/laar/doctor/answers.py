@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from laar.datalayer.asking import Asked
+from laar.datalayer.asking import ProbeResult
 from laar.doctor.findings import Finding, Level
 from laar.faults import Fault
 from laar.fleet.membership import TASK_LABEL, EndpointSpec
@@ -24,15 +24,15 @@ _DOES_NOT_CHAT = (
 )
 
 
-def answer_findings(answers: Iterable[tuple[EndpointSpec, Asked]]) -> list[Finding]:
+def answer_findings(answers: Iterable[tuple[EndpointSpec, ProbeResult]]) -> list[Finding]:
     """Return findings on the endpoints' answers, comparing the endpoints of each model."""
-    models: dict[str, list[tuple[EndpointSpec, Asked]]] = defaultdict(list)
+    models: dict[str, list[tuple[EndpointSpec, ProbeResult]]] = defaultdict(list)
     for spec, asked in answers:
         models[spec.models[0]].append((spec, asked))
     return [finding for model, asked in models.items() for finding in _of_model(model, asked)]
 
 
-def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[Finding]:
+def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, ProbeResult]]) -> list[Finding]:
     asked = [(spec, a) for spec, a in asked if not a.problem.startswith("can't be reached")]
     if not asked:  # the doctor reports unreachable endpoints itself
         return []
@@ -73,7 +73,7 @@ def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[F
     return [summary, *faults]
 
 
-def _short(answer: Asked) -> str:
+def _short(answer: ProbeResult) -> str:
     if answer.reply is None:
         return answer.problem
     inside = " with an error inside" if answer.reply.event else ""
@@ -82,7 +82,7 @@ def _short(answer: Asked) -> str:
     return f"{answer.reply.status}{inside}"
 
 
-def _long(answer: Asked) -> str:
+def _long(answer: ProbeResult) -> str:
     if answer.reply is None:
         return answer.problem
     text = answer.reply.text.decode("utf-8", "replace").strip()[:_SHOWN_CHARS]

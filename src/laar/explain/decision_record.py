@@ -16,7 +16,7 @@ from laar.fleet.membership import EndpointSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Readings:
+class TableState:
     """Columns of the endpoint table at the decision, kept only if a filter removed an endpoint."""
 
     failures: Floats
@@ -44,7 +44,7 @@ class DecisionRecord:
     decision: Decision
     time_s: float
     specs: Mapping[int, EndpointSpec]
-    readings: Readings | None
+    readings: TableState | None
     end: Completion | None = None
     served: str = ""
     answered: str = ""

@@ -14,7 +14,7 @@ from laar.core.eligible import in_all
 from laar.core.filters import MAX_FAILURES, MAX_KV_USAGE
 from laar.core.interfaces import View
 from laar.core.plugin import gather
-from laar.explain.decision_record import DecisionRecord, Readings
+from laar.explain.decision_record import DecisionRecord, TableState
 from laar.explain.sentence import ranking, sentence, why_not
 from laar.fleet.endpoints import Floats
 from laar.fleet.membership import EndpointSpec, key_of
@@ -171,7 +171,7 @@ def _columns(of: Decision, view: View, scores: Floats) -> dict[str, Floats]:
     }
 
 
-def _filtered(record: DecisionRecord, view: View, readings: Readings) -> list[dict[str, object]]:
+def _filtered(record: DecisionRecord, view: View, readings: TableState) -> list[dict[str, object]]:
     """Return the endpoints that filters removed, each with the reason; other models' last."""
     asked, specs = record.decision.request.model, record.specs
     names = {asked, *record.decision.settings.aliases.get(asked, ())}
@@ -183,7 +183,7 @@ def _filtered(record: DecisionRecord, view: View, readings: Readings) -> list[di
     ]
 
 
-def _why_filtered(record: DecisionRecord, view: View, readings: Readings, slot: int) -> str:
+def _why_filtered(record: DecisionRecord, view: View, readings: TableState, slot: int) -> str:
     decision, request = record.decision, record.decision.request
     spec, asked = record.specs[slot], request.model
     behind = decision.settings.aliases.get(asked)

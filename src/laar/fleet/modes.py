@@ -81,7 +81,7 @@ class Mode(NamedTuple):
     reproducible: bool
 
 
-class Refused:
+class RefusedModes:
     """How often engines refuse requests in each mode: they may not know the members it adds."""
 
     def __init__(self) -> None:

@@ -88,7 +88,7 @@ class Attempt:
         repeated_at: where Envoy repeats it, if anywhere.
     """
 
-    endpoint: Endpoint
+    endpoint: Member
     stream: bool
     at: float
     predicted_s: float
@@ -133,8 +133,8 @@ class Family:
     """
 
     def __init__(self) -> None:
-        self.members: dict[int, Endpoint] = {}
-        self.progressed: dict[Endpoint, None] = {}
+        self.members: dict[int, Member] = {}
+        self.progressed: dict[Member, None] = {}
         self.times: dict[bool, GroupTimes] = defaultdict(GroupTimes)
         self.contested_until = float("-inf")
 
@@ -143,7 +143,7 @@ class Family:
         self.contested_until = now + _CONTESTED_S
 
 
-class Endpoint:
+class Member:
     """The record of one slot; written only in `laar.health`."""
 
     def __init__(self, slot: int, model: str, family: Family, rules: Rules) -> None:
@@ -207,7 +207,7 @@ class Endpoint:
             deque(maxlen=_OVERTAKING) for _ in Stage
         )
 
-    def others(self) -> Iterator[Endpoint]:
+    def others(self) -> Iterator[Member]:
         """Yield the other endpoints with the same model."""
         return (other for other in self.family.members.values() if other is not self)
 

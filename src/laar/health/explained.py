@@ -53,7 +53,7 @@ class Shown(NamedTuple):
     said: int
 
 
-class Answers:
+class SeenAnswers:
     """Fading means over an endpoint's latest answers that were read to their end."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Answers:
         self.sizes[shown.kind] = seen, mean + far / seen, variance
 
 
-def as_good(own: Answers, siblings: Sequence[Answers], errors: float = 1.0) -> bool:
+def as_good(own: SeenAnswers, siblings: Sequence[SeenAnswers], errors: float = 1.0) -> bool:
     """Return whether answers are as long, as various and of the same form as most siblings'.
 
     `errors` is the number of standard errors by which their lengths may differ.
@@ -108,7 +108,7 @@ def as_good(own: Answers, siblings: Sequence[Answers], errors: float = 1.0) -> b
     return odd <= _MORE and shorter is not None and shorter <= _SHORTER
 
 
-def _shorter(own: Answers, known: Sequence[Answers], errors: float) -> float | None:
+def _shorter(own: SeenAnswers, known: Sequence[SeenAnswers], errors: float) -> float | None:
     """Return by how much answers are surely shorter than siblings', in log units."""
     gap = weight = noise = 0.0
     for kind, (seen, mean, variance) in own.sizes.items():
@@ -135,12 +135,12 @@ class Explained:
     """
 
     def __init__(self) -> None:
-        self.answers = Answers()
+        self.answers = SeenAnswers()
         self._pace = 0.0
         self._were_good = False
         self._asked_at = float("-inf")
 
-    def by_answers(self, pace: float, siblings: Sequence[Answers], now: float) -> bool:
+    def by_answers(self, pace: float, siblings: Sequence[SeenAnswers], now: float) -> bool:
         """Return whether its latest answers explain a pace, given as a logarithm.
 
         Only answers given at that pace count, as the engine may have been another one before.

@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 
 from laar.health.breaker import OTHERS_TRIAL_S, HealthSettings, Rules, State, Word
-from laar.health.endpoint import Attempt, Endpoint, Stage
+from laar.health.endpoint import Attempt, Member, Stage
 from laar.health.explained import Shown
 from laar.health.kinds import FAILURES, GOOD, Kind, Reply, judge
 from laar.health.outcomes import Outcomes
@@ -71,7 +71,7 @@ class Health:
         """For the latest bodies, by digest: the good answers, the slot of the last answer if nobody
         saw how it ended, else -1, its time, and whether some engine has answered."""
         self.unanswered = self.records.unanswered
-        self._unseen: list[tuple[Endpoint, Iterator[Attempt]]] = []
+        self._unseen: list[tuple[Member, Iterator[Attempt]]] = []
         self.reads = True
         self.culprits: Collection[int] = self.records.blame.known
         self.refused: Collection[object] = self.records.refusals.seen

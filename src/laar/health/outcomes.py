@@ -7,7 +7,7 @@ endpoint is compared with its siblings.
 from __future__ import annotations
 
 from laar.health.breaker import FULL_S
-from laar.health.endpoint import Attempt, Endpoint, Stage
+from laar.health.endpoint import Attempt, Member, Stage
 from laar.health.kinds import DULL, GOOD, USELESS, Kind, Reply
 from laar.health.questions import RETRIED, Questions
 from laar.health.recent import stands_out
@@ -101,7 +101,7 @@ class Outcomes:
             times.ended(now - attempt.at - attempt.rtt_s, attempt.predicted_s)
 
     def refused_or_not(
-        self, endpoint: Endpoint, verdict: Kind | str | None, asked: Asked, now: float
+        self, endpoint: Member, verdict: Kind | str | None, asked: Asked, now: float
     ) -> bool:
         """Record whether a request was refused; return False if its client may be at fault."""
         refused = verdict is None or verdict is Kind.DENIED
@@ -213,7 +213,7 @@ class Outcomes:
         records.mark(endpoint)
         return True
 
-    def _hear_siblings(self, endpoint: Endpoint, is_at_fault: bool | None, now: float) -> None:
+    def _hear_siblings(self, endpoint: Member, is_at_fault: bool | None, now: float) -> None:
         """If that is not known (None), pause an endpoint, so that siblings answer its clients."""
         quiet_s = now - endpoint.heard_at
         if is_at_fault is None and quiet_s >= endpoint.unheard_s:
@@ -226,7 +226,7 @@ class Outcomes:
 
     def failed(
         self,
-        endpoint: Endpoint,
+        endpoint: Member,
         attempt: Attempt | None,
         kind: Kind,
         now: float,
@@ -283,9 +283,7 @@ class Outcomes:
             records.say(endpoint, "out", kind, breaker.trial_at - now)
 
     @staticmethod
-    def _weight(
-        endpoint: Endpoint, attempt: Attempt | None, kind: Kind
-    ) -> tuple[float, int | None]:
+    def _weight(endpoint: Member, attempt: Attempt | None, kind: Kind) -> tuple[float, int | None]:
         """Return a failure's weight, and the streak that opens the breaker (None: default)."""
         if kind is Kind.RETRIED:
             return RETRIED, None
@@ -310,7 +308,7 @@ class Outcomes:
         return weight, None if others_do else min(usual, _EVENTS_IN_ROW)
 
     def _denied_alone(
-        self, endpoint: Endpoint, attempt: Attempt | None, reply: Reply | None, now: float
+        self, endpoint: Member, attempt: Attempt | None, reply: Reply | None, now: float
     ) -> bool:
         """Return whether only this endpoint denies access; if not, the client's key may be bad."""
         breaker = endpoint.breaker
@@ -332,7 +330,7 @@ class Outcomes:
     # -- refusals for load ---------------------------------------------------------------------
 
     def _full(
-        self, endpoint: Endpoint, attempt: Attempt | None, reply: Reply | None, now: float
+        self, endpoint: Member, attempt: Attempt | None, reply: Reply | None, now: float
     ) -> None:
         """Record that the endpoint is full, which is not a failure."""
         breaker = endpoint.breaker
@@ -348,7 +346,7 @@ class Outcomes:
         breaker.record_full(attempt, retry_after_s, now)
         self._records.say(endpoint, "full", Kind.FULL, breaker.full_until - now)
 
-    def refused(self, endpoint: Endpoint, count: float, now: float) -> None:
+    def refused(self, endpoint: Member, count: float, now: float) -> None:
         """Record `count` load refusals reported by an endpoint's metrics.
 
         Envoy does not report why an attempt failed. So `count` of the attempts recorded as

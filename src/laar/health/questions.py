@@ -17,7 +17,7 @@ import math
 from collections import deque
 from collections.abc import Collection, Sequence
 
-from laar.health.endpoint import Endpoint, Family
+from laar.health.endpoint import Family, Member
 from laar.health.kinds import DULL, FAILURES, GOOD, USELESS, Kind, Reply
 from laar.health.records import Records
 
@@ -58,7 +58,7 @@ class Questions:
         settings = self._records.rules.settings
         return self.are_asked and settings.enabled and settings.probe
 
-    def suspect(self, endpoint: Endpoint, kind: Kind, now: float, *, excused: bool = False) -> None:
+    def suspect(self, endpoint: Member, kind: Kind, now: float, *, excused: bool = False) -> None:
         """Schedule a probe of an endpoint that just failed.
 
         Unless trusted or `excused`, the endpoint gets no requests until it answers. A probe's
@@ -77,7 +77,7 @@ class Questions:
             if sound:
                 self._controls.setdefault(min(sound), False)
 
-    def rejected(self, endpoint: Endpoint, name: str, now: float) -> None:
+    def rejected(self, endpoint: Member, name: str, now: float) -> None:
         """Record a client error; probe the endpoint after several in a row for its main model."""
         self.failed_for(endpoint, name)
         if name == endpoint.model and endpoint.in_a_row[name] % _REJECTED_ROW == 0:
@@ -86,7 +86,7 @@ class Questions:
             self.suspect(endpoint, Kind.REJECTED, now, excused=excused)
             self._records.mark(endpoint)
 
-    def failed_for(self, endpoint: Endpoint, name: str) -> bool:
+    def failed_for(self, endpoint: Member, name: str) -> bool:
         """Record a model's failure; return whether the model, not the endpoint, may be at fault.
 
         The first in a row is counted against both, so occasional failures keep the price up.
@@ -98,7 +98,7 @@ class Questions:
             self.doubts.add((endpoint.slot, name))  # at 4, 8, 16 ...: clients cause streaks too
         return row > 1
 
-    def repeats(self, endpoint: Endpoint, siblings: Sequence[Endpoint], now: float) -> bool:
+    def repeats(self, endpoint: Member, siblings: Sequence[Member], now: float) -> bool:
         """Return whether an endpoint answers a probe twice alike, as far as some sibling does.
 
         All are probed for that, now and then. Return False until they have answered a few times.
@@ -114,7 +114,7 @@ class Questions:
         done = [said for said in theirs if len(said) >= _TIMES]
         return len(done) == len(theirs) and not any(_is_alike(said) for said in done)
 
-    def _ask(self, endpoint: Endpoint, now: float) -> Collection[int]:
+    def _ask(self, endpoint: Member, now: float) -> Collection[int]:
         """Return what an endpoint said to the latest probes; ask it again if that is due."""
         slot = endpoint.slot
         said = self._said.setdefault(slot, deque(maxlen=_TIMES))
@@ -222,7 +222,7 @@ class Questions:
         if len(said) < _TIMES:
             self._controls[slot] = False
 
-    def _denied_again(self, endpoint: Endpoint, now: float) -> None:
+    def _denied_again(self, endpoint: Member, now: float) -> None:
         """Record that an endpoint that denies clients also denies the probe.
 
         It is at fault if no sibling does so.
@@ -250,7 +250,7 @@ class Questions:
                 self._records.version += 1
 
 
-def _admitted_elsewhere(endpoint: Endpoint, now: float) -> bool:
+def _admitted_elsewhere(endpoint: Member, now: float) -> bool:
     return any(other.admits(now) for other in endpoint.others())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from laar.health.breaker import SLOW_START_S, Rules, Word
-from laar.health.endpoint import Attempt, Endpoint, Family
+from laar.health.endpoint import Attempt, Family, Member
 from laar.health.kinds import GOOD, Kind, Reply, judge
 from laar.health.refusals import Refusals
 from laar.health.requests import Clients
@@ -36,7 +36,7 @@ class Records:
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.version = 0
-        self.endpoints: dict[int, Endpoint] = {}
+        self.endpoints: dict[int, Member] = {}
         self.families: dict[str, Family] = {}
         self.outliers: set[int] = set()
         self.clients, self.dull_clients, self.blame = Clients(), Clients(), Clients()
@@ -47,14 +47,14 @@ class Records:
         self.on_gone: Callable[[int, float], object] = lambda _slot, _now: None
         self._began_at: float | None = None
 
-    def of(self, slot: int, model: str, now: float) -> Endpoint:
+    def of(self, slot: int, model: str, now: float) -> Member:
         """Return the record of a slot; start a new endpoint slowly if it joins others."""
         known = self.endpoints.get(slot)
         if known is not None and known.model == model:
             return known
         self.drop(slot)
         family = self.families.setdefault(model, Family())
-        made = self.endpoints[slot] = Endpoint(slot, model, family, self.rules)
+        made = self.endpoints[slot] = Member(slot, model, family, self.rules)
         if self._began_at is None:
             self._began_at = now
         if family.members and now - self._began_at > SLOW_START_S:
@@ -79,7 +79,7 @@ class Records:
             del self.families[known.model]
         self.version += 1
 
-    def judge(self, endpoint: Endpoint, reply: Reply, now: float) -> Kind | str | None:
+    def judge(self, endpoint: Member, reply: Reply, now: float) -> Kind | str | None:
         """Return the verdict on a reply, comparing the model name in it with siblings' answers.
 
         Return None if the reply says nothing about the endpoint.
@@ -96,18 +96,18 @@ class Records:
             return None
         return Kind.MODEL if 2 * sum(alike) < len(alike) else GOOD
 
-    def gone(self, endpoint: Endpoint, now: float) -> None:
+    def gone(self, endpoint: Member, now: float) -> None:
         """Record that an endpoint refuses connections, or has restarted."""
         if not endpoint.is_gone:
             endpoint.is_gone = True
             self.on_gone(endpoint.slot, now)
 
-    def mark(self, endpoint: Endpoint) -> None:
+    def mark(self, endpoint: Member) -> None:
         """Record that an endpoint may stand out."""
         self.outliers.add(endpoint.slot)
         self.version += 1
 
-    def is_outlier(self, endpoint: Endpoint, now: float) -> bool:
+    def is_outlier(self, endpoint: Member, now: float) -> bool:
         """Return whether an endpoint that may stand out still does."""
         breaker = endpoint.breaker
         breaker.settle(now)
@@ -116,6 +116,6 @@ class Records:
         self.outliers.discard(endpoint.slot)
         return False
 
-    def say(self, endpoint: Endpoint, what: str, kind: Kind, amount: float) -> None:
+    def say(self, endpoint: Member, what: str, kind: Kind, amount: float) -> None:
         """Send a message to the other pickers."""
         self.on_word(endpoint.slot, Word(what, kind, amount))

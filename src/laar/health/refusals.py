@@ -21,7 +21,7 @@ from laar.health.requests import Asked, Clients
 from laar.latest import Latest, Shared
 
 if TYPE_CHECKING:
-    from laar.health.endpoint import Endpoint
+    from laar.health.endpoint import Member
 
 _MOST_ENDPOINTS = 512
 _MOST_GOOD, _MOST_BAD, _MOST_KINDS = 48, 24, 8
@@ -98,13 +98,13 @@ class Refusals:
     """
 
     def __init__(self) -> None:
-        self.seen: Latest[tuple[Endpoint, bool], _Seen] = Latest(_MOST_ENDPOINTS)
+        self.seen: Latest[tuple[Member, bool], _Seen] = Latest(_MOST_ENDPOINTS)
         """By endpoint, and whether it is about answers that were read."""
         self._clients = Clients()
         self._numbers = count()
         self._learned_at = self._until = float("-inf")
 
-    def note(self, endpoint: Endpoint, asked: Asked, now: float, *, refused: bool) -> bool | None:
+    def note(self, endpoint: Member, asked: Asked, now: float, *, refused: bool) -> bool | None:
         """Record whether an endpoint refused a request; return what `Clients.flawed` does."""
         is_evidence: bool | None = True
         if not refused:
@@ -115,7 +115,7 @@ class Refusals:
         return is_evidence
 
     def count(
-        self, endpoint: Endpoint, asked: Asked, now: float, *, happened: bool, read: bool = False
+        self, endpoint: Member, asked: Asked, now: float, *, happened: bool, read: bool = False
     ) -> None:
         """Record a request, or an answer that was read."""
         if happened:
@@ -142,7 +142,7 @@ class Refusals:
             if seen.kinds.get(kind, (now,))[0] <= now:
                 self._until = max(self._until, seen.pause(kind, now, asked.tenant) + _REMEMBERED_S)
 
-    def _stands_out(self, endpoint: Endpoint, read: bool, kind: _Kind) -> bool:
+    def _stands_out(self, endpoint: Member, read: bool, kind: _Kind) -> bool:
         """Return whether an endpoint refuses a kind of request that its siblings accept."""
         siblings = (self.seen.get((other, read)) for other in endpoint.others())
         others = [seen.counts(kind) for seen in islice(filter(None, siblings), _MOST_SIBLINGS)]
@@ -157,7 +157,7 @@ class Refusals:
             if until > now and kind.covers(marks) and endpoint.model in models
         }
 
-    def explains(self, endpoint: Endpoint, marks: int) -> bool:
+    def explains(self, endpoint: Member, marks: int) -> bool:
         """Return whether a useless answer is of a kind, and its endpoint answers others well."""
         seen = self.seen.get((endpoint, True))
         return seen is not None and any(
@@ -177,7 +177,7 @@ class Refusals:
             for shared in [bad & marks for _, bad, _ in islice(reversed(seen.bad.values()), _LOOKS)]
         )
 
-    def drop(self, endpoint: Endpoint) -> None:
+    def drop(self, endpoint: Member) -> None:
         """Forget an endpoint that was removed."""
         for read in (False, True):
             self.seen.pop((endpoint, read), None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from laar.health.breaker import OVERDUE_S
-from laar.health.endpoint import Attempt, Endpoint, Stage
+from laar.health.endpoint import Attempt, Member, Stage
 from laar.health.kinds import Kind
 from laar.health.questions import Questions
 from laar.health.records import Records
@@ -36,7 +36,7 @@ it."""
 def find_hang(
     records: Records,
     questions: Questions,
-    endpoint: Endpoint,
+    endpoint: Member,
     attempts: Iterable[Attempt],
     now: float,
 ) -> int:

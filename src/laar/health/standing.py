@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laar.health.breaker import State
-from laar.health.endpoint import Endpoint
+from laar.health.endpoint import Member
 from laar.health.records import Records
 
 Floats = NDArray[np.float64]
@@ -113,7 +113,7 @@ def standing_of(
     )
 
 
-def _out(endpoints: Sequence[Endpoint], answers: Floats) -> tuple[Flags, bool]:
+def _out(endpoints: Sequence[Member], answers: Floats) -> tuple[Flags, bool]:
     """Return which endpoints to exclude, and whether all fail, in which case none is excluded.
 
     Exclude hopeless endpoints first, then the least likely to answer, up to the maximum share.
@@ -131,7 +131,7 @@ def _out(endpoints: Sequence[Endpoint], answers: Floats) -> tuple[Flags, bool]:
     return out, False
 
 
-def _why_out(endpoint: Endpoint, now: float) -> str:
+def _why_out(endpoint: Member, now: float) -> str:
     breaker, fault = endpoint.breaker, endpoint.fault
     if breaker.state is State.HALF_OPEN:
         return f"failing ({fault}): a trial request is in flight there"

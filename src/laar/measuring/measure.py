@@ -29,7 +29,7 @@ from rich.progress import Progress as Bar
 from laar.accuracy.features import language_of, task_of
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, dump_outcome
 from laar.accuracy.fitting.records import texts_of
-from laar.client.transport import Reply, completions_url, post
+from laar.client.transport import HttpReply, completions_url, post
 from laar.client.until import RETRYABLE, Message, pause_s
 from laar.datalayer.fetching import fault_of, read_capped
 from laar.datalayer.served_names import read_list
@@ -345,7 +345,7 @@ class _Run:
             base=target.base,
         )
 
-    async def _reply(self, target: Target, body: Mapping[str, object]) -> Reply:
+    async def _reply(self, target: Target, body: Mapping[str, object]) -> HttpReply:
         url, asking = completions_url(target.base_url), self.asking
         for number in range(_TRIES):
             reply = await post(self.session, url, body, asking.headers, asking.timeout_s)

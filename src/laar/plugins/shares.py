@@ -34,7 +34,7 @@ from laar.core.interfaces import View
 from laar.core.plugin import Answering, Core, Part, Plugin
 from laar.faults import Fault
 from laar.fleet.endpoints import Floats, Mask, Slots
-from laar.health.endpoint import Endpoint
+from laar.health.endpoint import Member
 from laar.latest import Latest
 from laar.plugins.trying import WAITS_LITTLE
 from laar.request import TEXTS, Request
@@ -300,5 +300,5 @@ class FairShares(Plugin):
         return spec is not None and spec.labels.get(FAST_LABEL) == "true"
 
 
-def _seen(endpoint: Endpoint) -> float:
+def _seen(endpoint: Member) -> float:
     return sum(seen for seen, _, _ in endpoint.explained.answers.sizes.values())

@@ -18,7 +18,7 @@ from laar.prefix.blocks import Chain, PromptHasher
 from laar.prefix.demand import PrefixDemand
 from laar.prefix.density import Density
 from laar.prefix.evictions import Evictions
-from laar.prefix.found import Found
+from laar.prefix.found import FoundShares
 from laar.prefix.index import LEAST_MISS_BYTES, PrefixIndex, Receipt
 from laar.prefix.lengths import PromptLengths
 from laar.prefix.states import States
@@ -85,7 +85,7 @@ class PrefixMatch(NamedTuple):
 _Amount = Annotated[float, Meta(ge=0, lt=1e12)]
 
 
-class Shown(NamedTuple):
+class ShownCaching(NamedTuple):
     """What an engine's answers have shown: sums of densities and finds, if any find."""
 
     density: Annotated[list[_Amount], Meta(min_length=2, max_length=2)]
@@ -115,8 +115,8 @@ class PrefixBeliefs:
     def __init__(self, *, key: bytes, max_bytes: int) -> None:
         self._hasher = PromptHasher(key)
         self.index = PrefixIndex(0, max_bytes)
-        self.found = Found()
-        self.shown = Found()  # the same for KV events: some engines lose states without one
+        self.found = FoundShares()
+        self.shown = FoundShares()  # the same for KV events: some engines lose states without one
         self.popular = PrefixDemand()
         self.evictions = Evictions()
         self.blocks_held = TokenBlocks()  # empty if no engine publishes KV events, as most do not
@@ -313,13 +313,13 @@ class PrefixBeliefs:
         receipt.counted = None
         return None
 
-    def state(self, slot: int) -> Shown:
+    def state(self, slot: int) -> ShownCaching:
         """Return what the answers of a slot's engine have shown."""
         found, shown = (each.sums[:, slot].tolist() for each in (self.found, self.shown))
         density, reuses = self.density.sums.get(slot, [0.0, 0.0]), self.found.reuses.item(slot)
-        return Shown(density, found, shown, reuses)
+        return ShownCaching(density, found, shown, reuses)
 
-    def restore(self, slot: int, shown: Shown) -> None:
+    def restore(self, slot: int, shown: ShownCaching) -> None:
         """Restore a result of `state`."""
         self.density.sums[slot] = shown.density
         self.found.restore(slot, shown.found)

@@ -31,7 +31,7 @@ _FOUND = 0.8
 """Share of a belief that confirms it: tokens per byte differ between the parts of a prompt."""
 
 
-class Found:
+class FoundShares:
     """The share of beliefs that engines confirm, by slot.
 
     Engines alike (with the same model) are the prior for each other: an endpoint that has not yet

@@ -17,7 +17,7 @@ from laar.protocol.openai import Body
 from laar.request import Api, Request
 
 
-class Mode(enum.Enum):
+class BodyMode(enum.Enum):
     """How Envoy passes bodies to the picker."""
 
     __hash__ = object.__hash__
@@ -32,19 +32,19 @@ class Mode(enum.Enum):
 class Shape:
     """The modes of a request's body and of its answer's, as Envoy announces them."""
 
-    request: Mode
-    answer: Mode
+    request: BodyMode
+    answer: BodyMode
     NATIVE: ClassVar[Shape]
     STREAMED: ClassVar[Shape]
     GATEWAY: ClassVar[Shape]
 
 
-SHAPES = {pair: Shape(*pair) for pair in product(Mode, Mode)}
+SHAPES = {pair: Shape(*pair) for pair in product(BodyMode, BodyMode)}
 """All shapes by their modes. No others are made: they are compared by identity."""
 
-Shape.NATIVE = SHAPES[Mode.BUFFERED, Mode.NONE]
-Shape.STREAMED = SHAPES[Mode.BUFFERED, Mode.STREAMED]
-Shape.GATEWAY = SHAPES[Mode.DUPLEX, Mode.DUPLEX]
+Shape.NATIVE = SHAPES[BodyMode.BUFFERED, BodyMode.NONE]
+Shape.STREAMED = SHAPES[BodyMode.BUFFERED, BodyMode.STREAMED]
+Shape.GATEWAY = SHAPES[BodyMode.DUPLEX, BodyMode.DUPLEX]
 
 
 class Direction(enum.Enum):

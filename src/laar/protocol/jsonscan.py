@@ -101,7 +101,7 @@ def _address(value: bytes | Raw) -> int:
     return np.frombuffer(value, np.uint8).ctypes.data
 
 
-class Cut(str):
+class CutText(str):
     """Stands for a long string: its digest; `chars` is its length, `begin` its beginning."""
 
     chars, begin = 0, ""
@@ -121,7 +121,7 @@ def is_quick(text: bytes) -> bool:
 
 
 def parse_in_pieces(text: bytes | memoryview, levels: int = _MAX_LEVELS) -> Any:
-    """Parse plain JSON; each string over `MAX_AT_ONCE_BYTES` becomes a `Cut`.
+    """Parse plain JSON; each string over `MAX_AT_ONCE_BYTES` becomes a `CutText`.
 
     Raises:
         ValueError: it is not plain JSON, or nested too deeply.
@@ -138,7 +138,7 @@ def parse_in_pieces(text: bytes | memoryview, levels: int = _MAX_LEVELS) -> Any:
         raise ValueError
     if len(text) <= MAX_AT_ONCE_BYTES:
         return orjson.loads(text)
-    found = Cut(xxhash.xxh3_128_hexdigest(text))
+    found = CutText(xxhash.xxh3_128_hexdigest(text))
     found.chars, found.begin = len(text), str(text[1:1024], "utf-8", "replace")
     return found
 

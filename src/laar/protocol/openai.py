@@ -30,7 +30,7 @@ from laar.protocol.forms import field_span
 from laar.protocol.jsonscan import (
     MAX_AT_ONCE_BYTES,
     SHORT_BYTES,
-    Cut,
+    CutText,
     Span,
     has_many_parts,
     is_quick,
@@ -39,7 +39,7 @@ from laar.protocol.jsonscan import (
     without_lone_surrogates,
 )
 from laar.protocol.marks import Marks
-from laar.protocol.prompt import READERS, Spans, UnknownPromptError
+from laar.protocol.prompt import READERS, PromptSpans, UnknownPromptError
 from laar.protocol.reserved import DENIED, HARMLESS, check_keys, check_members
 from laar.protocol.sessions import NAMELESS, UNNAMED, Named, conversation_of, session_of_body
 from laar.protocol.splice import BYTE_ORDER_MARK, NOT_AN_OBJECT, model_span, utf8_of
@@ -70,7 +70,7 @@ _HARMLESS_TOOLS = ("function", "custom", "local_shell", "web_search")
 _OPAQUE, _RESPONSES = Api.OPAQUE, Api.RESPONSES
 _TRUE = (True, "true", "True", "1", "on", "yes")  # as Python's engines read them
 _starts_object = re.compile(rb"(?:\xef\xbb\xbf)?\s*\{").match
-_UNREAD = Spans(b"")
+_UNREAD = PromptSpans(b"")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,7 +108,7 @@ def read_body(api: Api, body: bytes) -> Body:
         raise _bad("`model` must be a string")
     spans, chars = _UNREAD, len(body)
     try:
-        found = Spans(body)
+        found = PromptSpans(body)
         READERS[api](document, found)
         spans, chars = found, sum(map(len, found.texts))
         if len(body) > MAX_AT_ONCE_BYTES:
@@ -161,9 +161,9 @@ def _opaque(body: bytes) -> Body:
     return Body(api=_OPAQUE, model=peeked, model_span=span)
 
 
-def _uncut(spans: Spans, chars: int) -> int:
+def _uncut(spans: PromptSpans, chars: int) -> int:
     """Return the length of texts of which some were cut; drop those that no engine takes."""
-    chars += sum(text.chars for text in spans.texts if isinstance(text, Cut))
+    chars += sum(text.chars for text in spans.texts if isinstance(text, CutText))
     if chars > MAX_AT_ONCE_BYTES:
         spans.texts.clear()
     return chars

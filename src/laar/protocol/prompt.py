@@ -43,7 +43,7 @@ class UnknownPromptError(Exception):
 
 
 @dataclass(slots=True)
-class Spans:
+class PromptSpans:
     """Collects the texts of a prompt, and the last one from the user.
 
     Raises:
@@ -167,7 +167,7 @@ def _identity(part: dict[str, Any]) -> object:
     }
 
 
-def _chat(document: dict[str, Any], spans: Spans) -> None:
+def _chat(document: dict[str, Any], spans: PromptSpans) -> None:
     messages = document.get("messages")
     if not isinstance(messages, list) or not messages:
         raise UnknownPromptError
@@ -220,7 +220,7 @@ def _without_attribution(system: object) -> object:
     return kept
 
 
-def _completions(document: dict[str, Any], spans: Spans) -> None:
+def _completions(document: dict[str, Any], spans: PromptSpans) -> None:
     given = document.get("prompt_embeds")
     for data in given if isinstance(given, list) else [given]:
         if isinstance(data, str):
@@ -231,7 +231,7 @@ def _completions(document: dict[str, Any], spans: Spans) -> None:
         _prompt(document, "prompt", spans)
 
 
-def _prompt(document: dict[str, Any], key: str, spans: Spans) -> None:
+def _prompt(document: dict[str, Any], key: str, spans: PromptSpans) -> None:
     prompt = document.get(key)
     if not isinstance(prompt, str | list) or not prompt:
         raise UnknownPromptError
@@ -252,7 +252,7 @@ def _prompt(document: dict[str, Any], key: str, spans: Spans) -> None:
         spans.longest_share = longest / total if total else 1.0
 
 
-def _responses(document: dict[str, Any], spans: Spans) -> None:
+def _responses(document: dict[str, Any], spans: PromptSpans) -> None:
     given = document.get("input")
     if not isinstance(given, str | list) or (isinstance(given, list) and len(given) > MAX_SPANS):
         raise UnknownPromptError
@@ -276,7 +276,7 @@ def _responses(document: dict[str, Any], spans: Spans) -> None:
 _PROMPTS = ("prompt", "text", "input_ids", "input", "inputs")
 
 
-def _other(document: dict[str, Any], spans: Spans) -> None:
+def _other(document: dict[str, Any], spans: PromptSpans) -> None:
     found = (key for key in _PROMPTS if isinstance(document.get(key), str | list))
     if isinstance(document.get("messages"), list):
         _chat(document, spans)
@@ -286,7 +286,7 @@ def _other(document: dict[str, Any], spans: Spans) -> None:
         _pairs(document, spans)
 
 
-def _pairs(document: dict[str, Any], spans: Spans) -> None:
+def _pairs(document: dict[str, Any], spans: PromptSpans) -> None:
     """Read a query and what it is compared with: each entry of a list is a prompt with the rest."""
     longest = total = 0
     for name, value in document.items():
@@ -298,7 +298,7 @@ def _pairs(document: dict[str, Any], spans: Spans) -> None:
     spans.longest_share = longest / total
 
 
-READERS: dict[Api, Callable[[dict[str, Any], Spans], None]] = {
+READERS: dict[Api, Callable[[dict[str, Any], PromptSpans], None]] = {
     Api.CHAT: _chat,
     Api.MESSAGES: _chat,
     Api.COMPLETIONS: _completions,

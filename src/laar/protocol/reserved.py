@@ -15,7 +15,7 @@ from collections.abc import Collection
 from typing import Any
 
 from laar.errors import RequestError
-from laar.protocol.jsonscan import Cut
+from laar.protocol.jsonscan import CutText
 
 
 def _set(words: str) -> frozenset[str]:
@@ -167,7 +167,7 @@ def _has_peer(text: bytes, start: int) -> bool:
 
 def names_peer(request_id: object) -> bool:
     """Return whether a request id names peers, or is so long that nobody has read it."""
-    return isinstance(request_id, Cut) or (
+    return isinstance(request_id, CutText) or (
         isinstance(request_id, str) and _PEER.search(request_id) is not None
     )
 

@@ -41,7 +41,7 @@ class ContextRoute(Section):
         return part(ContextSettings, self)
 
 
-class Context(Section):
+class ContextSection(Section):
     """Reordering of documents in prompts (ContextPilot), so that prompts share longer prefixes."""
 
     applies: ClassVar = Applies.AT_ONCE
@@ -53,7 +53,7 @@ class Context(Section):
     the orders of running conversations."""
 
     @model_validator(mode="after")
-    def _names_differ(self) -> Context:
+    def _names_differ(self) -> ContextSection:
         names = [route.name for route in self.routes]
         if len(set(names)) < len(names):
             raise ValueError("two routes have the same name; rename one")

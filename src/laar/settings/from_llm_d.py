@@ -117,7 +117,7 @@ def _configs(document: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 
 @dataclass(slots=True)
-class Moved:
+class Translation:
     """laar's settings as a document, and remarks of one sentence each.
 
     Args:
@@ -131,7 +131,7 @@ class Moved:
     absent: list[str] = field(default_factory=list)
 
 
-def move(config: PickerConfig, pool: str) -> Moved:
+def move(config: PickerConfig, pool: str) -> Translation:
     """Translate a configuration into settings.
 
     Args:
@@ -145,7 +145,7 @@ def move(config: PickerConfig, pool: str) -> Moved:
         raise SettingError(
             f"{config.apiVersion} {config.kind}: not an {_KIND} of {' or '.join(_API_VERSIONS)}"
         )
-    moved = Moved({"kubernetes": [{"pool": pool}]})
+    moved = Translation({"kubernetes": [{"pool": pool}]})
     moved.taken.append(
         "the pods' models: each pod is asked for /v1/models; set `models` if that requires a key"
     )
@@ -177,7 +177,7 @@ def move(config: PickerConfig, pool: str) -> Moved:
 
 
 def _policy(
-    profile: _Profile, plugins: Mapping[str, _Plugin], moved: Moved
+    profile: _Profile, plugins: Mapping[str, _Plugin], moved: Translation
 ) -> dict[str, Any] | None:
     """Return a composed policy for a scheduling profile; None if laar has none of its scorers."""
     filters: list[dict[str, Any]] = []
@@ -209,7 +209,7 @@ def _policy(
     return {name: part for name, part in policy.items() if part} if scorers else None
 
 
-def _given(plugin: _Plugin, moved: Moved) -> dict[str, Any]:
+def _given(plugin: _Plugin, moved: Translation) -> dict[str, Any]:
     """Return a filter's or scorer's parameters under laar's names; report unknown ones."""
     known = {}
     for name, value in (plugin.parameters or {}).items():
@@ -220,7 +220,7 @@ def _given(plugin: _Plugin, moved: Moved) -> dict[str, Any]:
     return known
 
 
-def _label(plugin: _Plugin, moved: Moved) -> dict[str, Any] | None:
+def _label(plugin: _Plugin, moved: Translation) -> dict[str, Any] | None:
     """Return the single label of a selector; None if laar's filter can't express it."""
     given = plugin.parameters or {}
     labels, expressions = given.get("matchLabels"), given.get("matchExpressions")
@@ -245,7 +245,7 @@ def _label(plugin: _Plugin, moved: Moved) -> dict[str, Any] | None:
     return {"label": str(label), "value": str(value)}
 
 
-def _plugin(plugin: _Plugin, moved: Moved) -> None:
+def _plugin(plugin: _Plugin, moved: Translation) -> None:
     kind = plugin.type
     if kind in _LLM_D.detectors:
         _detector(plugin, moved)
@@ -255,7 +255,7 @@ def _plugin(plugin: _Plugin, moved: Moved) -> None:
         moved.absent.append(f"{kind}: {_LLM_D.absent.get(kind, 'not known to laar')}")
 
 
-def _detector(plugin: _Plugin, moved: Moved) -> None:
+def _detector(plugin: _Plugin, moved: Translation) -> None:
     """Translate the limits of a saturation detector."""
     kind, given = plugin.type, plugin.parameters or {}
     taken = _LLM_D.detectors[kind]
@@ -280,7 +280,7 @@ def _detector(plugin: _Plugin, moved: Moved) -> None:
     )
 
 
-def _flow(config: PickerConfig, moved: Moved) -> None:
+def _flow(config: PickerConfig, moved: Translation) -> None:
     if "flowControl" in config.featureGates:
         moved.settings.setdefault("flow", {})["enabled"] = True
     for gate in config.featureGates:

@@ -19,7 +19,7 @@ from laar.declaring import Applies
 from laar.errors import SettingError
 from laar.fleet.membership import EndpointSpec
 from laar.protocol.stream import StreamSettings
-from laar.settings.context import Context
+from laar.settings.context import ContextSection
 from laar.settings.listening import EnvoySection, Listen, Shutdown
 from laar.settings.reading import Bodies, Decisions, Headers, Otlp, Readings
 from laar.settings.removed import REMOVED
@@ -46,7 +46,7 @@ class Settings(Section):
     headers: Headers = Headers()
     health: HealthSection = HealthSection()
     flow: Flow = Flow()
-    context: Context = Context()
+    context: ContextSection = ContextSection()
     decisions: Decisions = Decisions()
     share: Share = Share()
     otlp: Otlp = Otlp()

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from laar.fleet.away import MAX_MODELS, MAX_OTHERS, Away
-from laar.prefix.beliefs import PrefixBeliefs, Shown
+from laar.prefix.beliefs import PrefixBeliefs, ShownCaching
 from laar.prefix.density import Density
 from laar.prefix.index import Kept
 from laar.prefix.lengths import MAX_KNOWN, Known
@@ -196,7 +196,7 @@ def restore(sharing: Sharing, document: dict[str, Any], now: float) -> int:
                         beliefs.index.set_capacity(slot, room_bytes)
             kept = beliefs.index.restore(_uses(sharing, document.get("uses")), then)
             beliefs.lengths.known.update(each("known", _Length, MAX_KNOWN))
-        for address, shown in each("shown", tuple[Text, Shown]):
+        for address, shown in each("shown", tuple[Text, ShownCaching]):
             if (slot := slot_of(address)) >= 0:
                 beliefs.restore(slot, shown)
         beliefs.evictions.restore(each("evictions", tuple[Amount, Amount, Amount]), then)

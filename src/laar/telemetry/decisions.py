@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from itertools import islice
 
 from laar.core.decision import Completion, Decision
-from laar.explain.decision_record import DecisionRecord, Readings
+from laar.explain.decision_record import DecisionRecord, TableState
 from laar.explain.record import shown
 from laar.fleet.endpoints import EndpointTable
 
@@ -72,7 +72,9 @@ class DecisionMemory:
             size_bytes += _BYTES_PER_CANDIDATE * len(view.slots)
             slots = set(view.slots.tolist()) if table.modes else view.slots  # one for each mode
             if len(slots) != len(table.active):
-                readings = Readings(*(getattr(table, of.name).copy() for of in fields(Readings)))
+                readings = TableState(
+                    *(getattr(table, of.name).copy() for of in fields(TableState))
+                )
                 size_bytes += _BYTES_PER_READING * len(readings.failures)
         return DecisionRecord(
             decision=decision,

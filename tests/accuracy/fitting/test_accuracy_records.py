@@ -17,7 +17,7 @@ from laar.accuracy.fitting.fit import Fit, fit
 from laar.accuracy.fitting.records import parse_records, read_records
 from laar.accuracy.text import hashed, task_table
 from laar.errors import SettingError
-from laar.protocol.prompt import Spans
+from laar.protocol.prompt import PromptSpans
 from laar_lab.evaluating import judge, questions_of, run_evaluate
 from support.features import features_of
 
@@ -295,7 +295,7 @@ def test_a_question_in_parts_has_the_same_class_as_when_serving() -> None:
     """For example, a document in one language is followed by a question in another."""
     parts = [{"type": "text", "text": text} for text in ("日本語の文書。" * 80, "Translate it.")]
     message = {"role": "user", "content": parts}
-    spans = Spans(b"")
+    spans = PromptSpans(b"")
     spans.message("user", parts)
     served = features_of(spans.question, 4000)
     read = parse_records([(lines([{"model": "m", "correct": True, "messages": [message]}]), "r")])

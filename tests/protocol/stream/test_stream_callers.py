@@ -12,8 +12,8 @@ from laar.fleet.membership import Way
 from laar.protocol.agreed import LONGEST_HOLD
 from laar.protocol.events import (
     SHAPES,
+    BodyMode,
     Immediate,
-    Mode,
     RequestBody,
     RequestHeaders,
     RequestTrailers,
@@ -25,7 +25,7 @@ from laar.protocol.events import (
 from laar.server.extproc.messages import ANSWERS, event_of
 from laar.wire import ext_proc_pb2 as pb
 
-SHOWN = [shape for shape in SHAPES.values() if shape.request is not Mode.NONE]
+SHOWN = [shape for shape in SHAPES.values() if shape.request is not BodyMode.NONE]
 NAMES = [f"{shape.request.name}-{shape.answer.name}" for shape in SHOWN]
 DESTINATION = "x-gateway-destination-endpoint"
 ROUTED_BY = {"x-gateway-inference-objective": "batch", "x-laar-task": "t", "x-slo-ttft-ms": "9"}
@@ -62,12 +62,12 @@ class Caller:
 
     def pass_body(self, mode, body, event, field):
         """Return the bytes that are passed on."""
-        cuts = {Mode.NONE: [], Mode.BUFFERED: [body]}.get(mode, [body[:20], body[20:]])
+        cuts = {BodyMode.NONE: [], BodyMode.BUFFERED: [body]}.get(mode, [body[:20], body[20:]])
         passed = b""
         for number, piece in enumerate(cuts, 1):
             for reply in self.feed(event(piece, number == len(cuts))):
                 change = getattr(reply, field).response.body_mutation
-                if mode is Mode.DUPLEX:
+                if mode is BodyMode.DUPLEX:
                     passed += change.streamed_response.body
                 elif reply.WhichOneof("response") == field:
                     passed += change.body if change.WhichOneof("mutation") else piece
@@ -113,10 +113,10 @@ def test_another_gateway_gets_what_the_protocol_promises_and_nothing_more(shape,
     assert headers == metadata == [",".join(ranked)]
     assert len(ranked) == (3 if lists else 1)
     assert set(CONTROLS) <= set(removed) <= {*CONTROLS, "accept-encoding"}
-    late = shape.request is Mode.STREAMED  # the headers have gone ahead
+    late = shape.request is BodyMode.STREAMED  # the headers have gone ahead
     assert asked == (BODY if late else BODY.replace(b'"auto"', b'"m"'))
     got = caller.answered()
-    if shape.answer is not Mode.NONE:
+    if shape.answer is not BodyMode.NONE:
         assert got == (ANSWER if late else ANSWER.replace(b'"m"', b'"auto"'))
         (end,) = driver.recorder.ends
         assert end.cause == "complete"
@@ -134,7 +134,7 @@ def test_trailers_are_passed_on(shape):
     caller.feed(RequestBody(BODY, False))
     assert caller.feed(RequestTrailers())[-1].HasField("request_trailers")
     caller.feed(ResponseHeaders(200, count=3, media_type="application/json"))
-    if shape.answer is not Mode.NONE:
+    if shape.answer is not BodyMode.NONE:
         caller.feed(ResponseBody(ANSWER, False))
     assert caller.feed(ResponseTrailers())[-1].HasField("response_trailers")
     assert {end.cause for end in driver.recorder.ends} == {"complete"}
@@ -172,7 +172,7 @@ def test_a_gateway_that_asks_again_gets_the_same_answer_and_is_counted_once(asks
 
 
 def test_a_gateway_that_shows_no_bodies_is_refused_unless_none_is_needed():
-    shape = SHAPES[Mode.NONE, Mode.NONE]
+    shape = SHAPES[BodyMode.NONE, BodyMode.NONE]
     caller = Caller(Driver(), shape)
     assert caller.ask() is None
     (refusal,) = caller.driver.log

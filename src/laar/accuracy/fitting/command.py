@@ -14,7 +14,7 @@ from rich.table import Table
 from laar.accuracy.artifact import MAX_ARTIFACT_BYTES, MIN_CELL_OUTCOMES
 from laar.accuracy.features import task_name
 from laar.accuracy.fitting.fit import Fit, fit
-from laar.accuracy.fitting.records import Records, read_records
+from laar.accuracy.fitting.records import GradedAnswers, read_records
 from laar.errors import SettingError
 
 _HELD_OUT_OF_RECORDS = 0.2
@@ -95,7 +95,7 @@ def _write(out: Path, data: bytes) -> None:
         raise SettingError(f"{out}: {fault.strerror}") from None
 
 
-def _notes(read: Records) -> list[str]:
+def _notes(read: GradedAnswers) -> list[str]:
     """Return notes on errors in the files, starting with those in single lines."""
     notes = list(read.faults)
     if read.unreadable > len(read.faults):

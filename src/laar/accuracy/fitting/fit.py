@@ -28,7 +28,7 @@ from pydantic import ValidationError
 from laar.accuracy.artifact import (
     MAX_MODELS,
     Capability,
-    Cell,
+    FittedCell,
     FittedOn,
     ModelCapability,
     RetryTerms,
@@ -236,7 +236,7 @@ def _fit_model(outcomes: Sequence[MeasuredOutcome], speed: Speed | str) -> Model
         mean=right / len(outcomes),
         regularisation=strength,
         cells=[
-            Cell(
+            FittedCell(
                 language=f.language,
                 bucket=f.bucket,
                 task=f.task,

@@ -62,7 +62,7 @@ _LISTS = ("records", "outcomes")  # keys of an object that only holds a list of 
 
 
 @dataclass(slots=True)
-class Records:
+class GradedAnswers:
     """The contents of files of graded answers.
 
     Attributes:
@@ -132,7 +132,7 @@ def is_kept_back(query_id: str, share: float) -> bool:
     return int.from_bytes(digest, "big") < share * 2**32
 
 
-def read_records(paths: Sequence[Path]) -> Records:
+def read_records(paths: Sequence[Path]) -> GradedAnswers:
     """Read files of graded answers.
 
     Raises:
@@ -149,13 +149,13 @@ def read_records(paths: Sequence[Path]) -> Records:
     return parse_records(read)
 
 
-def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
+def parse_records(files: Sequence[tuple[bytes, str]]) -> GradedAnswers:
     """Parse the contents of files, each given with its name.
 
     Raises:
         SettingError: as in `read_records`.
     """
-    read = Records()
+    read = GradedAnswers()
     entries = 0
     measured = other = False
     digest = sha256()

@@ -38,15 +38,15 @@ _TRUST_WEIGHT = 100.0  # total weight of a task's questions, and of all unseen q
 _Floats = NDArray[np.float64]
 
 
-class Questions(NamedTuple):
+class HashedQuestions(NamedTuple):
     """Hashed questions, as rows of a sparse matrix, and their tasks."""
 
     rows: Any
     tasks: NDArray[np.str_]
 
-    def of(self, chosen: NDArray[np.bool_]) -> Questions:
+    def of(self, chosen: NDArray[np.bool_]) -> HashedQuestions:
         """Return the chosen questions."""
-        return Questions(self.rows[chosen], self.tasks[chosen])
+        return HashedQuestions(self.rows[chosen], self.tasks[chosen])
 
 
 class _LeftOut(NamedTuple):
@@ -82,7 +82,7 @@ def fit_text(outcomes: Sequence[MeasuredOutcome]) -> TextTerms | None:
     )
 
 
-def questions_of(outcomes: Sequence[MeasuredOutcome]) -> Questions | None:
+def questions_of(outcomes: Sequence[MeasuredOutcome]) -> HashedQuestions | None:
     """Return the questions of named tasks; None if there are none with their text."""
     from scipy.sparse import csr_matrix, vstack  # type: ignore[import-untyped]  # ships no types
 
@@ -93,10 +93,10 @@ def questions_of(outcomes: Sequence[MeasuredOutcome]) -> Questions | None:
     if len(asked) > _MAX_QUESTIONS:
         asked = Random(0).sample(asked, _MAX_QUESTIONS)
     rows = [csr_matrix(hashed(text)) for text, _ in asked]
-    return Questions(vstack(rows, "csr"), np.array([task for _, task in asked]))
+    return HashedQuestions(vstack(rows, "csr"), np.array([task for _, task in asked]))
 
 
-def some_of(questions: Questions, known: Sequence[str]) -> Questions:
+def some_of(questions: HashedQuestions, known: Sequence[str]) -> HashedQuestions:
     """Sample each known task's questions, so that ten fits take only minutes; keep the others."""
     most = max(MIN_TASK_QUESTIONS, _MAX_LEFT_OUT // len(known) ** 2)
     chosen = np.ones(len(questions.tasks), bool)
@@ -107,7 +107,7 @@ def some_of(questions: Questions, known: Sequence[str]) -> Questions:
     return questions.of(chosen)
 
 
-def _regression(questions: Questions, task: str) -> tuple[float, _Floats]:
+def _regression(questions: HashedQuestions, task: str) -> tuple[float, _Floats]:
     from sklearn.linear_model import LogisticRegression
 
     # The dual form is as accurate and takes a third of the time. It needs a seed for its order.
@@ -133,7 +133,7 @@ def packed(
     )
 
 
-def _left_out(questions: Questions, known: Sequence[str]) -> list[_LeftOut]:
+def _left_out(questions: HashedQuestions, known: Sequence[str]) -> list[_LeftOut]:
     """Fit without each group of tasks in turn; leave none out if too few would remain."""
     order = list(known)
     Random(0).shuffle(order)

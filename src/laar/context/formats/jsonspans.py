@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import orjson
 
-from laar.context.blocks import Refused
+from laar.context.blocks import SkippedText
 from laar.context.settings import Reason
 
 MAX_VALUES = 1 << 16
@@ -42,7 +42,7 @@ def spans_of(text: str, paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
         Refused: the text has too many values or levels, or an ancestor has a duplicate key.
     """
     if len(text) > MAX_VALUES and sum(map(text.count, ",[{")) > MAX_VALUES:
-        raise Refused(Reason.TOO_COMPLEX)
+        raise SkippedText(Reason.TOO_COMPLEX)
     wanted: _Want = {}
     for path in paths:  # one path may be the start of another
         at = wanted
@@ -52,7 +52,7 @@ def spans_of(text: str, paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
     try:
         _walk(text, _after(_SPACE, text, 0), wanted, (), found)
     except RecursionError:
-        raise Refused(Reason.TOO_COMPLEX) from None
+        raise SkippedText(Reason.TOO_COMPLEX) from None
     return found
 
 
@@ -71,7 +71,7 @@ def _walk(
             if is_object:
                 name, at = _DECODER.raw_decode(text, at)
                 if name in names:
-                    raise Refused(Reason.DUPLICATE_KEYS)
+                    raise SkippedText(Reason.DUPLICATE_KEYS)
                 names.add(str(name))
                 at = _after(_COLON, text, at)
             else:

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import orjson
 
-from laar.context.blocks import MAX_DOCS, MIN_DOCS, Block, Refused, Span, block_of
+from laar.context.blocks import MAX_DOCS, MIN_DOCS, Block, SkippedText, Span, block_of
 from laar.context.formats.jsonspans import Path, spans_of
 from laar.context.settings import Reason
 
@@ -78,7 +78,7 @@ def written_by_python(text: str) -> list[Block]:
         return []
     source = line[:end].encode()
     if len(source) > MAX_WRITTEN:
-        raise Refused(Reason.TOO_COMPLEX)
+        raise SkippedText(Reason.TOO_COMPLEX)
     try:
         written = ast.parse(source, mode="eval").body
         values: list[_Json] = ast.literal_eval(written)
@@ -87,7 +87,7 @@ def written_by_python(text: str) -> list[Block]:
     if not isinstance(written, ast.List) or len(values) < MIN_DOCS:
         return []
     if len(values) > MAX_DOCS:
-        raise Refused(Reason.TOO_MANY)
+        raise SkippedText(Reason.TOO_MANY)
     if len({type(value) for value in values}) > 1 or not all(_text(value)[0] for value in values):
         return []
     ends = [(element.col_offset, element.end_col_offset or 0) for element in written.elts]
@@ -116,7 +116,7 @@ def _blocks(text: str) -> list[Block]:
     if not own:
         return []
     if len(elements) > MAX_DOCS:
-        raise Refused(Reason.TOO_MANY)
+        raise SkippedText(Reason.TOO_MANY)
     objects = [element for element in elements if isinstance(element, dict)]
     block = block_of(
         text,

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from laar.context.blocks import DOCUMENT_BLOCKS, MAX_DOCS, Block, Item, Refused, count_up
+from laar.context.blocks import DOCUMENT_BLOCKS, MAX_DOCS, Block, Document, SkippedText, count_up
 from laar.context.formats.jsonspans import Path, spans_of
 from laar.context.settings import Reason
 
@@ -65,10 +65,10 @@ _COUNTED = re.compile(r"\W{0,8}(?:[^\W\d]{1,20}[ #_\[]{0,3})?(\d{1,4})\b")
 
 def _block(text: str, run: _Run, *, fixed: bool) -> Block:
     if len(run) > MAX_DOCS:
-        raise Refused(Reason.TOO_MANY)
+        raise SkippedText(Reason.TOO_MANY)
     spans = spans_of(text, [(i, *sub) for i, sub in run])
     items = tuple(
-        [Item(*spans[(i,)], spans[(i, *sub)][0] + 1, spans[(i, *sub)][1] - 1) for i, sub in run]
+        [Document(*spans[(i,)], spans[(i, *sub)][0] + 1, spans[(i, *sub)][1] - 1) for i, sub in run]
     )
     return Block(items, items[-1].end, quoted=True, shape="parts", fixed=fixed)
 

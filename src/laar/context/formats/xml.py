@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from laar.context.blocks import MAX_DOCS, MAX_MARKS, MIN_DOCS, Block, Refused, Span, block_of
+from laar.context.blocks import MAX_DOCS, MAX_MARKS, MIN_DOCS, Block, SkippedText, Span, block_of
 from laar.context.settings import Reason
 
 _ITEMS = (
@@ -63,7 +63,7 @@ class _Scan:
         opened: tuple[int, int] | None = None
         for seen, match in enumerate(_TAG.finditer(self.text)):
             if seen > MAX_MARKS * MAX_DOCS:
-                raise Refused(Reason.TOO_MANY)
+                raise SkippedText(Reason.TOO_MANY)
             closing, name, attributes = match.groups()
             if opened is None:
                 if closing:
@@ -72,15 +72,15 @@ class _Scan:
                     opened = self._open(name, attributes, match)
             elif name == self.name or name == self.wrapper:  # other tags are part of a document
                 if not closing:
-                    raise Refused(Reason.NESTED)
+                    raise SkippedText(Reason.NESTED)
                 if name != self.name:
-                    raise Refused(Reason.UNBALANCED)
+                    raise SkippedText(Reason.UNBALANCED)
                 if attributes != "":
-                    raise Refused(Reason.MALFORMED_TAG)
+                    raise SkippedText(Reason.MALFORMED_TAG)
                 self._close(opened, match)
                 opened = None
         if opened is not None or self.wrapper is not None:
-            raise Refused(Reason.UNBALANCED)
+            raise SkippedText(Reason.UNBALANCED)
         self._finish()
         return self.blocks
 
@@ -105,9 +105,9 @@ class _Scan:
     def _end(self, name: str, attributes: str | None, end: int) -> None:
         """Handle the end tag of a wrapper."""
         if name != self.wrapper:
-            raise Refused(Reason.UNBALANCED)
+            raise SkippedText(Reason.UNBALANCED)
         if attributes != "":
-            raise Refused(Reason.MALFORMED_TAG)
+            raise SkippedText(Reason.MALFORMED_TAG)
         self._finish(end)
         self.wrapper = None
 
@@ -121,20 +121,20 @@ class _Scan:
                 return
         self.spans.append((start, match.end(), inside, match.start()))
         if len(self.spans) > MAX_DOCS:
-            raise Refused(Reason.TOO_MANY)
+            raise SkippedText(Reason.TOO_MANY)
 
     def _open(
         self, name: str, attributes: str | None, match: re.Match[str]
     ) -> tuple[int, int] | None:
         """Return where an opening tag's item and the item's text start; None for a wrapper."""
         if attributes is None:
-            raise Refused(Reason.MALFORMED_TAG)
+            raise SkippedText(Reason.MALFORMED_TAG)
         inside = match.end()
         if name in _WRAPPERS or (name == "context" and _INNER_ITEM.match(self.text, inside)):
             _named(attributes)
             self._finish()
             if self.wrapper is not None:
-                raise Refused(Reason.NESTED)
+                raise SkippedText(Reason.NESTED)
             self.wrapper = name
             return None
         if name != self.name:
@@ -156,5 +156,5 @@ def _named(attributes: str) -> dict[str, str]:
     found = _ATTRIBUTE.findall(attributes)
     named = {name: double or single or bare for name, double, single, bare in found}
     if len(named) < len(found):
-        raise Refused(Reason.DUPLICATE_ATTRIBUTE)
+        raise SkippedText(Reason.DUPLICATE_ATTRIBUTE)
     return named

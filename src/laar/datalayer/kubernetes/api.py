@@ -87,7 +87,7 @@ def in_cluster(account: Path = ACCOUNT) -> ApiAccess:
     )
 
 
-class Api:
+class ApiServer:
     """An async context manager to list and watch objects."""
 
     def __init__(self, access: ApiAccess) -> None:

@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 from pydantic import BaseModel
 
 from laar.datalayer.interface import EndpointSink
-from laar.datalayer.kubernetes.api import Api, ApiAccess
+from laar.datalayer.kubernetes.api import ApiAccess, ApiServer
 from laar.datalayer.kubernetes.mirror import MAX_OBJECTS, Mirror
 from laar.datalayer.kubernetes.objects import (
     ModelRewrite,
@@ -81,7 +81,7 @@ class KubernetesEndpoints:
         """Watch the cluster until cancelled."""
         self._pods = self._pods_task = self._following = None
         self._changed.clear()
-        async with Api(self._access) as api, asyncio.TaskGroup() as tasks:
+        async with ApiServer(self._access) as api, asyncio.TaskGroup() as tasks:
             report = _gather(self._changed, self._report, self._settle_s)
             tasks.create_task(report, name=f"{self.source} report")
             if self._rules.pool:
@@ -89,7 +89,7 @@ class KubernetesEndpoints:
             else:
                 self._follow(self._rules, api, tasks)
 
-    def _follow_pool(self, name: str, api: Api, tasks: asyncio.TaskGroup) -> None:
+    def _follow_pool(self, name: str, api: ApiServer, tasks: asyncio.TaskGroup) -> None:
         objectives_changed, rewrites_changed = asyncio.Event(), asyncio.Event()
 
         def report_objectives() -> None:
@@ -161,7 +161,9 @@ class KubernetesEndpoints:
             if not isinstance(resource, str) and resource.spec.of(self._rules.pool, self._labels)
         ]
 
-    def _pool_changed(self, pool: Pool | str | None, api: Api, tasks: asyncio.TaskGroup) -> None:
+    def _pool_changed(
+        self, pool: Pool | str | None, api: ApiServer, tasks: asyncio.TaskGroup
+    ) -> None:
         problem = self._problem("pool")
         if isinstance(pool, str):
             problem(f"{pool}; the endpoints stay as they were")
@@ -178,7 +180,7 @@ class KubernetesEndpoints:
             self._stop_pods()
             self._follow(rules, api, tasks)
 
-    def _follow(self, rules: KubernetesSource, api: Api, tasks: asyncio.TaskGroup) -> None:
+    def _follow(self, rules: KubernetesSource, api: ApiServer, tasks: asyncio.TaskGroup) -> None:
         """Mirror a selector's pods; endpoints reported earlier stay until the pods are listed."""
         self._following = rules
         self._pods = Mirror(

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Generic, TypeVar
 
-from laar.datalayer.kubernetes.api import Api, ApiError
+from laar.datalayer.kubernetes.api import ApiError, ApiServer
 from laar.datalayer.kubernetes.resources import Resource
 
 Kept = TypeVar("Kept")
@@ -61,7 +61,7 @@ class Mirror(Generic[Kept]):
         lost: names of objects that were known before the cluster dropped their kind.
     """
 
-    api: Api
+    api: ApiServer
     resource: Resource
     _: KW_ONLY
     select: Mapping[str, str]

@@ -58,7 +58,7 @@ _SLOW_TOKEN_S = 0.1
 short a time costs only duplicate work, so half as much per token suffices."""
 
 
-class Attempts(NamedTuple):
+class EnvoyAttempts(NamedTuple):
     """The attempts that Envoy may make.
 
     Args:
@@ -72,7 +72,9 @@ class Attempts(NamedTuple):
     retries: tuple[tuple[str, str], ...]
 
 
-def attempts_of(decision: Decision, limit: int, *, acts: bool, body_bytes: int | None) -> Attempts:
+def attempts_of(
+    decision: Decision, limit: int, *, acts: bool, body_bytes: int | None
+) -> EnvoyAttempts:
     """Return the attempts that Envoy may make.
 
     Args:
@@ -85,7 +87,7 @@ def attempts_of(decision: Decision, limit: int, *, acts: bool, body_bytes: int |
     # Repeated if there are more attempts; otherwise an engine's error would not reach the client.
     destinations = (ranked * limit)[:limit] if limit > len(ranked) else ranked
     if not limit:  # not laar's Envoy: kgateway's subsets match all metadata
-        return Attempts(destinations, None, ())
+        return EnvoyAttempts(destinations, None, ())
     stays = decision.request.stays_as is not None  # no other endpoint has what it lists or adds to
     repeats = not (acts or decision.once or stays)
     patience_s = _patience(decision, hedges=repeats and len(ranked) > 1)
@@ -98,7 +100,7 @@ def attempts_of(decision: Decision, limit: int, *, acts: bool, body_bytes: int |
         # If it is hedged, each attempt is at an endpoint of its own.
         most = min(REPEATS, limit - 1, len(ranked) - 1 if patience_s in names.BEGINS_S else limit)
         retries.append((names.MAX_RETRIES, str(most)))
-    return Attempts(destinations, patience_s, tuple(retries))
+    return EnvoyAttempts(destinations, patience_s, tuple(retries))
 
 
 def _patience(decision: Decision, *, hedges: bool) -> int | None:

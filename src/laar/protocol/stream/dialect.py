@@ -29,8 +29,8 @@ from laar.protocol.events import (
     AnswerBody,
     AnswerHeaders,
     AnswerTrailers,
+    BodyMode,
     Direction,
-    Mode,
     Shape,
 )
 from laar.protocol.stream.body import Collected, send_chunks
@@ -51,12 +51,12 @@ class Dialect:
     def __init__(self, shape: Shape, *, is_own: bool, keeps_headers: bool = False) -> None:
         self.is_own, self.keeps_headers = is_own, keeps_headers
         self.request_mode = shape.request
-        self.shows_requests = shape.request in (Mode.BUFFERED, Mode.DUPLEX)  # in time
-        self.sends_whole_bodies = shape.request is Mode.BUFFERED
-        self.sends_whole_answers = shape.answer is Mode.BUFFERED
-        self.shows_answers = shape.answer is not Mode.NONE
-        self.keeps_answers = shape.answer is not Mode.DUPLEX
-        self.keeps_bodies = self.keeps_answers and shape.request is not Mode.DUPLEX
+        self.shows_requests = shape.request in (BodyMode.BUFFERED, BodyMode.DUPLEX)  # in time
+        self.sends_whole_bodies = shape.request is BodyMode.BUFFERED
+        self.sends_whole_answers = shape.answer is BodyMode.BUFFERED
+        self.shows_answers = shape.answer is not BodyMode.NONE
+        self.keeps_answers = shape.answer is not BodyMode.DUPLEX
+        self.keeps_bodies = self.keeps_answers and shape.request is not BodyMode.DUPLEX
         """Whether Envoy can finish a request by itself that the picker has decided on."""
 
     def await_body(self, out: list[Action]) -> None:
@@ -66,7 +66,7 @@ class Dialect:
 
     def send(self, decided: AnswerHeaders, body: Collected, out: list[Action]) -> None:
         """Send the request; `decided` carries the decision, as the reply to headers or body."""
-        if self.request_mode is Mode.DUPLEX:
+        if self.request_mode is BodyMode.DUPLEX:
             out.append(decided)
             if body.data is None:
                 return
@@ -102,7 +102,7 @@ class Dialect:
 
     def pass_request(self, data: bytes, out: list[Action], *, end: bool) -> None:
         """Pass on another chunk of the request's body."""
-        if self.request_mode is Mode.DUPLEX:
+        if self.request_mode is BodyMode.DUPLEX:
             send_chunks(_REQUEST, data, end=end, out=out)
         else:
             out.append(AnswerBody(_REQUEST, None, end))

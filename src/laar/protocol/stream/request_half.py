@@ -22,13 +22,13 @@ from laar.protocol.events import (
     AnswerHeaders,
     AnswerTrailers,
     Ask,
+    BodyMode,
     Closed,
     Decided,
     Direction,
     Failed,
     HasRead,
     Immediate,
-    Mode,
     Read,
     Refused,
     RequestBody,
@@ -142,7 +142,7 @@ class RequestHalf(StreamState):
             return self._ask(opened, now, out)
         if event.end or facts.unread:
             return self._ask_unread(now, out)
-        if dialect.request_mode is Mode.NONE and not dialect.is_own:
+        if dialect.request_mode is BodyMode.NONE and not dialect.is_own:
             return self._refuse(_NO_BODIES, out)
         if not dialect.shows_requests:
             return self._ask_unread(now, out)

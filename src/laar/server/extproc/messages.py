@@ -17,10 +17,10 @@ from laar.protocol.events import (
     AnswerBody,
     AnswerHeaders,
     AnswerTrailers,
+    BodyMode,
     Direction,
     Event,
     Immediate,
-    Mode,
     RequestBody,
     RequestHeaders,
     RequestTrailers,
@@ -38,11 +38,11 @@ _NO_STATUS = 599
 _TYPES = {name.encode(): name for name in ("application/json", "text/event-stream")}
 """Media types of nearly all responses."""
 _MODES = {
-    pb.ProcessingMode.NONE: Mode.NONE,
-    pb.ProcessingMode.STREAMED: Mode.STREAMED,
-    pb.ProcessingMode.BUFFERED: Mode.BUFFERED,
-    pb.ProcessingMode.BUFFERED_PARTIAL: Mode.BUFFERED,
-    pb.ProcessingMode.FULL_DUPLEX_STREAMED: Mode.DUPLEX,
+    pb.ProcessingMode.NONE: BodyMode.NONE,
+    pb.ProcessingMode.STREAMED: BodyMode.STREAMED,
+    pb.ProcessingMode.BUFFERED: BodyMode.BUFFERED,
+    pb.ProcessingMode.BUFFERED_PARTIAL: BodyMode.BUFFERED,
+    pb.ProcessingMode.FULL_DUPLEX_STREAMED: BodyMode.DUPLEX,
 }
 _OVERWRITE = 2  # OVERWRITE_IF_EXISTS_OR_ADD
 _SHAPES = {(a, b): SHAPES[_MODES[a], _MODES[b]] for a in _MODES for b in _MODES}

@@ -39,7 +39,7 @@ _NO_HANDLER = Handler()
 """The handler of a call before its start and after its end."""
 
 
-class Call:
+class H2Call:
     """A gRPC call on one HTTP/2 stream, with messages of at most `longest_bytes`."""
 
     def __init__(

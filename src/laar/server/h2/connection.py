@@ -20,7 +20,7 @@ from jh2.errors import ErrorCodes
 from jh2.exceptions import ProtocolError
 from jh2.hyperframe.frame import GoAwayFrame
 
-from laar.server.h2.call import Call
+from laar.server.h2.call import H2Call
 from laar.server.h2.guard import DATA, Budget, FloodError, Guard
 from laar.server.h2.library import CONNECTION_WINDOW_BYTES, HEADER_LIST_BYTES, Library
 from laar.server.transport import ALIVE_S, KEEPALIVE_S, SLOW_S, Code
@@ -64,17 +64,17 @@ class Connection(asyncio.Protocol):
         self._server = server
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport  # from `connection_made` on
-        self._calls: dict[int, Call] = {}
-        self._ready: deque[Call] = deque()
-        self._coming: deque[tuple[float, Call]] = deque()
+        self._calls: dict[int, H2Call] = {}
+        self._ready: deque[H2Call] = deque()
+        self._coming: deque[tuple[float, H2Call]] = deque()
         """Calls whose message may still be arriving or waiting, with the time at which it began."""
-        self.blocked: dict[Call, None] = {}
+        self.blocked: dict[H2Call, None] = {}
         """Calls waiting for one of the peer's windows, in order."""
         self._reading = False
         self._frames: Iterator[tuple[int, int, bytes]] = iter(())  # rest of an unfinished read
         self.next_turn: asyncio.Handle | None = None
         """The turn until which messages have to wait."""
-        self.late: deque[Call] = deque()
+        self.late: deque[H2Call] = deque()
         """Calls with messages that wait, in order."""
         self._pumping: asyncio.Handle | None = None
         self._unwritable = False
@@ -199,7 +199,7 @@ class Connection(asyncio.Protocol):
 
     # -- for calls -----------------------------------------------------------------------------
 
-    def wants_write(self, call: Call) -> None:
+    def wants_write(self, call: H2Call) -> None:
         """Queue a call for writing at the end of this read, or else of this loop iteration."""
         if not call.ready:
             call.ready = True
@@ -209,7 +209,7 @@ class Connection(asyncio.Protocol):
         if not self._reading:
             self._write_soon()
 
-    def credit(self, call: Call, count: int) -> None:
+    def credit(self, call: H2Call, count: int) -> None:
         """Replenish a stream's window."""
         stream = self.h2.streams.get(call.stream_id)
         if stream is not None and stream.open and not self._closing:
@@ -221,11 +221,11 @@ class Connection(asyncio.Protocol):
         self._held_bytes += count
         return self._server.held_bytes.take(count, self._held_bytes) or count <= 0
 
-    def is_coming(self, call: Call) -> None:
+    def is_coming(self, call: H2Call) -> None:
         """Record that a call's message has begun, is expected or has to wait."""
         self._coming.append((self._loop.time(), call))
 
-    def finished(self, call: Call, *, reset: bool) -> None:
+    def finished(self, call: H2Call, *, reset: bool) -> None:
         """Forget a call whose end is written; `reset` makes the peer stop sending."""
         if reset:
             self._reset(call.stream_id, ErrorCodes.NO_ERROR)
@@ -240,7 +240,7 @@ class Connection(asyncio.Protocol):
             self._server.open_calls.take(-1, 0)
             self._reset(stream_id, ErrorCodes.REFUSED_STREAM)
             return
-        call = Call(self, stream_id, headers, longest_bytes=self._server.longest_bytes)
+        call = H2Call(self, stream_id, headers, longest_bytes=self._server.longest_bytes)
         self._calls[stream_id] = call
         named = dict(headers)
         begin = self._server.methods.get(named.get(b":path", b""))
@@ -359,7 +359,7 @@ class Connection(asyncio.Protocol):
             # and Envoy would lose the answers that it has not read.
             self._close(transport.write_eof if transport.can_write_eof() else None)
 
-    def _drop(self, stream_id: int) -> Call | None:
+    def _drop(self, stream_id: int) -> H2Call | None:
         call = self._calls.pop(stream_id, None)
         if call is not None:
             self._server.open_calls.take(-1, 0)

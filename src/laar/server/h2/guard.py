@@ -91,7 +91,7 @@ class Budget:
         return True
 
 
-class Share:
+class BufferShare:
     """A total that connections share; each may take at most as much as it leaves for others.
 
     A lone connection may thus take half, and a new one can always take some.

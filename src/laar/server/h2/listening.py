@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from laar.datalayer.endpoints_file import split_address
 from laar.datalayer.visits import occurs
 from laar.server.h2.connection import GREETING_S, Connection
-from laar.server.h2.guard import Share
+from laar.server.h2.guard import BufferShare
 from laar.server.transport import MOST_STREAMS, Call, Handler, listener
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ class H2Server:
         self, *, longest_bytes: int, max_streams: int = MOST_STREAMS, port: str = "ext_proc"
     ) -> None:
         self.longest_bytes = longest_bytes
-        self.open_calls = Share(2 * max_streams)
-        self.held_bytes = Share(HELD_BYTES)
+        self.open_calls = BufferShare(2 * max_streams)
+        self.held_bytes = BufferShare(HELD_BYTES)
         self.max_streams = max_streams
         self.methods: dict[bytes, Callable[[Call], Handler]] = {}
         self.connections: set[Connection] = set()
