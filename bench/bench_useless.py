@@ -639,10 +639,11 @@ class Fleet:
         self.picker.table.replace("bench", self._specs)
         self.picker.health.questions.are_asked = True
         self._processor = ExternalProcessor(self.picker)
+        self._processor.later = self._later
         self._at = {address: index for index, address in enumerate(addresses)}
         self._asked = questions(rng) if asked is None else asked
         self._order = count()
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._events: list[tuple[float, int, Callable[[], object]]] = []
         self.sent: list[Sent] = []
         self.read = 0
         self.probes = 0
@@ -674,7 +675,7 @@ class Fleet:
         self._specs[endpoint] = replace(self._specs[endpoint], labels={FAST_LABEL: "true"})
         self.picker.table.replace("bench", self._specs)
 
-    def _later(self, seconds: float, event: Callable[[], None]) -> None:
+    def _later(self, seconds: float, event: Callable[[], object]) -> None:
         heapq.heappush(self._events, (self.now + seconds, next(self._order), event))
 
     def _next(self) -> None:

@@ -6,7 +6,7 @@ asked in this order; `docs/guides/write-a-plugin.md` has an example.
 | point | asked when | may |
 | --- | --- | --- |
 | `join` | once, before the first request | keep the parts of the core that it needs |
-| `admit` | a request names another, has options, or its body is one of `bodies` | refuse it, narrow its subset |
+| `admit` | it names another, has options, or a body of `bodies` | refuse it, narrow its subset |
 | `filter` | a model's candidates are computed: once a second | take part in their requests |
 | `fit`, `fit_prefill` | candidates have to take a request, or its prefill | say which can |
 | `prescore` | the view is complete, but not priced | replace its part; correct the view |

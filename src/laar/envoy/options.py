@@ -66,8 +66,8 @@ class BootstrapOptions:
     """PEM file with the CA of the picker's certificate. Default: plain HTTP/2, no TLS, for a picker
     on the same machine or in the same pod. Envoy reads it at startup."""
     picker_certificate_path: str | None = None
-    """PEM file with Envoy's client certificate, for the picker's listen.tls.client_ca_file. Envoy reads
-    it at startup."""
+    """PEM file with Envoy's client certificate, for the picker's listen.tls.client_ca_file. Envoy
+    reads it at startup."""
     picker_key_path: str | None = None
     """PEM file with the key of --picker-certificate."""
     listen_port: int = 8080

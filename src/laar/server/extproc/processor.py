@@ -64,6 +64,8 @@ class ExternalProcessor(Recorder):
         # Not methods that only pass on a call: these are called for each request.
         self.replied, self.ended = director.replied, director.settle  # type: ignore[method-assign]
         self.stored = director.plugins.get(StoredObjects).keeps  # type: ignore[method-assign]
+        self.later: Callable[[float, Callable[[], object]], object] = _later
+        """Calls a function after seconds."""
         self.tickets: dict[str, Decision] = {}
         """Decisions of other gateways' requests that await an answer; no more than open streams."""
         self.apply_settings()
@@ -192,5 +194,8 @@ class ExternalProcessor(Recorder):
     def finished(self, decision: Decision, now: float) -> None:
         """Tell the director, and again if the stream does not end."""
         if self.director.finished(decision):
-            later = partial(self.director.expect_no_end, decision, now + _OPEN_S)
-            asyncio.get_running_loop().call_later(_OPEN_S, later)
+            self.later(_OPEN_S, partial(self.director.expect_no_end, decision, now + _OPEN_S))
+
+
+def _later(seconds: float, call: Callable[[], object]) -> None:
+    asyncio.get_running_loop().call_later(seconds, call)
