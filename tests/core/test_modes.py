@@ -92,7 +92,9 @@ def test_the_mode_with_the_least_time_to_a_correct_answer_is_chosen() -> None:
 
 def test_clients_that_do_not_ask_again_get_the_mode_that_is_right_most_often() -> None:
     d = director(RIGHT)
-    assert d.choose(asked(model="big"), 0.0).model == "big"  # a concrete name, too
+    assert (
+        d.choose(asked(model="big", wrong_answer_s=3600.0), 0.0).model == "big"
+    )  # a concrete name, too
     assert d.choose(asked(model="big", retries=True), 0.0).model == "big:fast"
 
 

@@ -36,12 +36,12 @@ PAUSE_S = 600.0  # until what counts for a minute is forgotten
 SEEDS = 6
 
 NOT_SAVED = {
-    "shown by the next answers": "laar.health Found._reports _Cache.missed _Cache.missed_stamp",
+    "shown by the next answers": "laar.health FoundShares._reports _Cache.missed _Cache.missed_stamp",
     "in flight, in the last minutes, or read every second": "laar.speeds.batches "
     "laar.speeds.traffic laar.fleet.endpoints laar.plugins.trying laar.prefix.demand "
     "laar.sharing Evictions._waiting Evictions._age_of Evictions._next_at Paces._learned "
     "PrefixIndex.now Retrying._sent laar.plugins.shares",
-    "kept to a second": "_Use.at",
+    "kept to a second": "_Use.at PrefixIndex.oldest_at",
     "worked out when needed": "laar.core.candidates laar.prefix.blocks Swaps._version",
     "relative to this process's start": "Line.level Line._recent Paces._levels PrefixIndex._stamp "
     "_Cache.by_age _Cache.changes _Use.claim _Use.stamp _Use.witness",
