@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import sys
 import time
 from collections import Counter
@@ -78,15 +79,15 @@ async def test_two_equal_engines_share_the_work(gateway, engines, at_once, shape
 
 
 @pytest.mark.parametrize(
-    ("events", "at_once", "points"),
+    ("events", "at_once"),
     [
-        pytest.param(False, 3, 5, id="text alone"),
-        pytest.param(True, 3, 5, id="text and events"),
-        pytest.param(True, 1, 2, id="one at a time"),
+        pytest.param(False, 3, id="text alone"),
+        pytest.param(True, 3, id="text and events"),
+        pytest.param(True, 1, id="one at a time"),
     ],
 )
 async def test_prefixes_believed_cached_are_found(
-    events, at_once, points, gateway, engines, figure, request
+    events, at_once, gateway, engines, figure, request
 ):
     silent = [Silent(each.port, each.events, each.replay) for each in engines]
     name = request.node.callspec.id
@@ -100,7 +101,7 @@ async def test_prefixes_believed_cached_are_found(
     figure(f"SGLang, {name}: believed cached less found", believed - found, "within .05")
     assert found >= 0.3, "the test would show nothing otherwise"
     assert found == pytest.approx(cached / prompt, rel=0.02)
-    assert believed == pytest.approx(found, abs=0.01 * points)
+    assert believed == pytest.approx(found, abs=0.05)
 
 
 async def test_its_metrics_are_read(gateway, engines):
@@ -151,7 +152,8 @@ async def test_answers_and_refusals_are_those_of_the_engine(shape, gateway, engi
                 said = orjson.loads(text)["choices"][0]["message"]["content"]
                 assert said == orjson.loads(direct[2])["choices"][0]["message"]["content"]
             elif status != 200:
-                assert text == direct[2]
+                times = rb"\[[\d:]+\]"  # of the engine's log
+                assert re.sub(times, b"", text) == re.sub(times, b"", direct[2])
 
 
 async def test_an_urgent_request_overtakes_in_the_engine(gateway, model, tmp_path, figure):
@@ -175,7 +177,7 @@ async def test_an_urgent_request_overtakes_in_the_engine(gateway, model, tmp_pat
             async with asyncio.TaskGroup() as group:
                 for number in range(8):
                     group.create_task(ask(number, patient_ms))
-                await eventually(lambda: table.in_flight[0] >= 8.0)
+                await eventually(lambda: table.in_flight.item(0) >= 8.0)
                 for number in (100, 101):
                     group.create_task(ask(number, urgent_ms))
     sys.stdout.write(f"\n{order}\n")
@@ -234,8 +236,8 @@ async def test_after_a_restart_it_serves_again_and_nothing_is_believed_cached(
             assert again > first + 0.1, "the test would show nothing otherwise"
         with started([engine], model, tmp_path, *OPTIONS):
             table = behind.runner.picker.table
-            read_at = table.read_at[0]
-            await eventually(lambda: table.read_at[0] > read_at, timeout_s=90.0)
+            read_at = table.read_at.item(0)
+            await eventually(lambda: table.read_at.item(0) > read_at, timeout_s=90.0)
             found, believed = await shares(behind)
             sys.stdout.write(f"restarted: found {found:.3f}, believed {believed:.3f}\n")
             assert found == pytest.approx(first, abs=0.05)
