@@ -13,11 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.accuracy.artifact import MAX_ARTIFACT_BYTES, TEXT_COLUMNS, parse_artifact
-from laar.accuracy.capability import (
-    MAX_PROBABILITY,
-    MIN_PROBABILITY,
-    CapabilityModel,
-)
+from laar.accuracy.capability import MAX_PROBABILITY, MIN_PROBABILITY, CapabilityModel
 from laar.accuracy.features import Features
 from laar.errors import SettingError
 from support.artifacts import artifact, model

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.accuracy.assessor import PlainAssessor
+from laar.accuracy.assessment import PlainAssessor
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.policy import Policy
 from laar.errors import RequestError

@@ -19,7 +19,7 @@ from vllm_server import NEEDS_VLLM, PYTHON
 
 from laar.datalayer.kv_batches import Groups, Removed, decode_batch
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.prefix.states import Grid
+from laar.prefix.match import Grid
 from laar.prefix.tokens import Stored, TokenBlocks, hash_blocks, root
 from laar.request import Api, Request
 

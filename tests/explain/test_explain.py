@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from laar.accuracy.assessor import Assessment
-from laar.accuracy.capability import SpeedPrior
+from laar.accuracy.assessment import Assessment, SpeedPrior
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.policy import Policy

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from explain.test_explain import Known, fleet, record
-from laar.accuracy.assessor import PlainAssessor
-from laar.accuracy.capability import SpeedPrior
+from laar.accuracy.assessment import PlainAssessor, SpeedPrior
 from laar.core.decision import Completion
 from laar.explain.record import shown
 from laar.prefix.beliefs import PrefixBeliefs

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.accuracy.capability import SpeedPrior
+from laar.accuracy.assessment import SpeedPrior
 from laar.core.decision import Completion, Decision
 from laar.errors import RequestError
 from laar.fleet.endpoints import Reading

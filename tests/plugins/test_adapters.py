@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from laar.accuracy.assessor import Assessment, PlainAssessor
+from laar.accuracy.assessment import Assessment, PlainAssessor
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
 from laar.fleet.endpoints import Reading

@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from laar.accuracy.assessor import Assessment, PlainAssessor
-from laar.accuracy.capability import SpeedPrior
+from laar.accuracy.assessment import Assessment, PlainAssessor, SpeedPrior
 from laar.accuracy.difficulty import given
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director

@@ -2,12 +2,11 @@
 
 import pytest
 
-from laar.accuracy.assessor import PlainAssessor
-from laar.accuracy.capability import SpeedPrior
+from laar.accuracy.assessment import PlainAssessor, SpeedPrior
 from laar.core.decision import Completion
 from laar.fleet.membership import EndpointSpec
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.prefix.states import Grid
+from laar.prefix.match import Grid
 from laar.protocol.headers import COST_MS, TTFT_MS, Answers
 from laar.protocol.stream.contract_headers import headers_of_answer
 from laar.request import Api, Request

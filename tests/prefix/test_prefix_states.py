@@ -12,7 +12,8 @@ import pytest
 
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.index import Receipt
-from laar.prefix.states import MAX_STATES, Grid
+from laar.prefix.match import Grid
+from laar.prefix.states import MAX_STATES
 from laar.prefix.tokens import Stored, hash_blocks, root
 from laar.request import Api, Request
 

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.optimize import lsq_linear
 
-from laar.accuracy.capability import SpeedPrior
+from laar.accuracy.assessment import SpeedPrior
 from laar.fleet.endpoints import Reading
 from laar.fleet.membership import EndpointSpec
 from laar.policies.laar.pricing import asked_of, crowded

@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from laar.accuracy.assessment import BEND, MAX_BEND, MAX_SPREAD_SHARE
 from laar.accuracy.difficulty import MAX_SPREAD
 from laar.accuracy.features import FEATURES_SCHEMA, MAX_BUCKET_TOKENS, Features
 from laar.errors import SettingError, first_fault
@@ -38,21 +39,6 @@ TEXT_COLUMNS = 8192
 
 MAX_TEXT_TASKS = 256
 """Maximum number of tasks to classify texts into; their weights take 2.8 MB."""
-
-CONTEXT_TOKENS = 65536.0
-"""Unit of context in `Speed.bend`, chosen so that typical bends are about 1."""
-
-BEND = 2.0
-"""Default of `Speed.bend`, used until it is measured.
-
-Counting operations gives 2 for dense models of 8B and 14B, and 1.2 for 70B.
-"""
-
-MAX_BEND = 64.0
-"""Maximum bend; a toy model with two narrow layers reaches it."""
-
-MAX_SPREAD_SHARE = 0.5
-"""Relative error above which c(m) is treated as unmeasured."""
 
 FINGERPRINT_BYTES = 5
 """Length of a question's hash. With a million stored, one new question in a million collides."""

@@ -7,96 +7,19 @@ nothing was measured, or if it fails.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from laar.accuracy.artifact import parse_artifact
+from laar.accuracy.assessment import Assessment, RequestText
 from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.difficulty import Repeats
 from laar.accuracy.features import Features, bucket_of, language_of, task_name, task_of
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.tokens import TokenEstimator
 from laar.errors import SettingError
-
-Floats = npt.NDArray[np.float64]
-
-Cell = tuple[str, int, str]
-"""Language, length bucket in tokens, task."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Assessment:
-    """Estimates for one request, as arrays over the requested models.
-
-    Args:
-        tokens: length of the prompt in the model's tokens.
-        probability: P(correct), given the models already tried.
-        evidence: the artifact's number of outcomes in the cell, at its measured length.
-        seconds_per_token: c(m), seconds of prefill per token.
-        base_s: seconds that do not grow with the prompt.
-        cell: language, length bucket and task used for the look-up.
-        published: the artifact's P(correct) for the request's class, ignoring failed models and
-            reported outcomes: the Q of LAAR. None if only `probability` is known.
-        reported: decayed number of outcomes reported for the request's class; None if no outcomes
-            were reported at all.
-        sure: the part of `probability` that is sure enough to be multiplied by a price
-            (`laar.accuracy.text`); None if that is all of it.
-        repeats: share of `probability` that repeats keep (`laar.accuracy.difficulty`); None if they
-            are worth nothing, or nothing was tried.
-    """
-
-    tokens: Floats
-    probability: Floats
-    evidence: Floats
-    seconds_per_token: Floats
-    base_s: Floats
-    cell: Cell
-    published: Floats | None = None
-    reported: Floats | None = None
-    repeats: Floats | None = None
-    sure: Floats | None = None
-
-
-class RequestText(Protocol):
-    """The parts of a request on which estimates are based.
-
-    Attributes:
-        question: the last user message.
-        chars: characters of the complete prompt.
-        task: the client's name for the task; empty to detect the task.
-        reproducible: it gets the same answer from a model each time.
-    """
-
-    question: str
-    chars: int
-    task: str
-    reproducible: bool
-
-
-class PlainAssessor:
-    """Assumes that all models are correct and equally fast, with four characters per token."""
-
-    CHARS_PER_TOKEN = 4.0
-    SECONDS_PER_TOKEN = 1e-4  # an 8B model on an A100 prefills about 10,000 tokens per second
-
-    def assess(
-        self, request: RequestText, models: Sequence[str], tried: Sequence[str], now: float
-    ) -> Assessment:
-        """Return the same estimates for every model."""
-        n = len(models)
-        return Assessment(
-            tokens=np.full(n, request.chars / self.CHARS_PER_TOKEN),
-            probability=np.ones(n),
-            evidence=np.zeros(n),
-            seconds_per_token=np.full(n, self.SECONDS_PER_TOKEN),
-            base_s=np.zeros(n),
-            cell=("", 0, ""),
-        )
 
 
 def read_capability(path: Path) -> CapabilityModel:

@@ -23,13 +23,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laar.accuracy.artifact import (
-    BEND,
-    MAX_SPREAD_SHARE,
-    MIN_CELL_OUTCOMES,
-    Capability,
-    ModelCapability,
-    terms_of,
+from laar.accuracy.artifact import MIN_CELL_OUTCOMES, Capability, ModelCapability, terms_of
+from laar.accuracy.assessment import (
+    UNMEASURED_SECONDS_PER_TOKEN,
+    SpeedPrior,
 )
 from laar.accuracy.cells import learned
 from laar.accuracy.difficulty import given
@@ -49,9 +46,6 @@ _MOSTLY = 0.5  # share above which a request counts as belonging to a task
 UNMEASURED_PROBABILITY = 0.5
 """Q without an artifact: equal for all models, so it does not affect the choice."""
 
-UNMEASURED_SECONDS_PER_TOKEN = 1e-4
-"""c(m) without any measurement: the order of magnitude of an 8B model on one large GPU."""
-
 _LEAST_ERROR = 0.25
 """Minimum relative error assumed for a measured c(m): under load, or after an upgrade, an engine
 behaves differently from when it was measured alone."""
@@ -60,24 +54,6 @@ _ANY = ""
 """Wildcard for all measured languages or tasks; a real name is never empty."""
 
 _Row = NDArray[np.float64]
-
-
-class SpeedPrior(NamedTuple):
-    """A model's speed, as assumed before it has served any request.
-
-    Args:
-        seconds_per_token: c(m).
-        error: its relative standard error.
-        start_s: seconds to the first token of an empty prompt.
-        bend: how much `CONTEXT_TOKENS` of context add to the time per token, as a multiple of c(m).
-        answer_s: seconds from the first token to the end of a typical answer; None if not measured.
-    """
-
-    seconds_per_token: float = UNMEASURED_SECONDS_PER_TOKEN
-    error: float = MAX_SPREAD_SHARE
-    start_s: float = 0.0
-    bend: float = BEND
-    answer_s: float | None = None
 
 
 class Guess(NamedTuple):

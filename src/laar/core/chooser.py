@@ -10,12 +10,12 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import xxhash
 
-from laar.accuracy.assessor import PlainAssessor
+from laar.accuracy.assessment import PlainAssessor
 from laar.accuracy.retry import parse_tried, with_model
 from laar.core.apart import Prefiller, may_be_apart
 from laar.core.attempts import asked_of, marks_of
@@ -32,9 +32,11 @@ from laar.errors import RequestError
 from laar.fleet.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.fleet.modes import Mode
 from laar.health import Health, HealthSettings
-from laar.prefix.beliefs import PrefixBeliefs
 from laar.request import UPGRADE_REQUIRED, Api, Request
 from laar.speeds.engines import Engines
+
+if TYPE_CHECKING:
+    from laar.prefix.beliefs import PrefixBeliefs
 
 Priority = Callable[[View], int]
 """Set by flow control: returns the priority (lower first) to send to engines that accept one."""

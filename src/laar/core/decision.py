@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
@@ -20,9 +20,11 @@ from laar.fleet.membership import PLAIN, Way
 from laar.fleet.modes import ByModel, Mode
 from laar.health import Attempt
 from laar.health.explained import Shown
-from laar.prefix.index import Receipt
 from laar.request import MAX_OBJECTIVE_S, Request
 from laar.speeds.engines import Began
+
+if TYPE_CHECKING:
+    from laar.prefix.index import Receipt
 
 Retries = Literal["as-scored", "new-model"]
 NEW_MODEL: Retries = "new-model"

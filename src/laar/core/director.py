@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from laar.core.attempts import Attempts
 from laar.core.chooser import Chooser, Priority
@@ -28,8 +29,10 @@ from laar.fleet.endpoints import EndpointTable
 from laar.fleet.membership import key_of
 from laar.fleet.modes import REFUSALS
 from laar.health import Health, Reply
-from laar.prefix.beliefs import PrefixBeliefs
 from laar.request import Request
+
+if TYPE_CHECKING:
+    from laar.prefix.beliefs import PrefixBeliefs
 
 
 class Director(Chooser):

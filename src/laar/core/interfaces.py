@@ -15,13 +15,13 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from laar.accuracy.assessor import Assessment, Cell
+from laar.accuracy.assessment import Assessment, Cell
 from laar.core.apart import Apart
 from laar.core.cost import Terms
 from laar.core.plugin import Parts
 from laar.fleet.endpoints import EndpointTable, Floats, Mask, Slots
-from laar.prefix.beliefs import Demand
 from laar.prefix.blocks import Chain
+from laar.prefix.match import Demand
 from laar.request import Request
 from laar.speeds.engines import Engines
 

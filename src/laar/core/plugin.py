@@ -6,7 +6,7 @@ asked in this order; `docs/guides/write-a-plugin.md` has an example.
 | point | asked when | may |
 | --- | --- | --- |
 | `join` | once, before the first request | keep the parts of the core that it needs |
-| `admit` | it names another, has options, or a body of `bodies` | refuse it, narrow its subset |
+| `admit` | a request names another, has options, or a body in doubt | refuse it, narrow it |
 | `filter` | a model's candidates are computed: once a second | take part in their requests |
 | `fit`, `fit_prefill` | candidates have to take a request, or its prefill | say which can |
 | `prescore` | the view is complete, but not priced | replace its part; correct the view |
@@ -62,8 +62,9 @@ if TYPE_CHECKING:
     from laar.core.interfaces import View
     from laar.faults import Fault
     from laar.health import Health, Standing
-    from laar.prefix.beliefs import PrefixBeliefs, PrefixMatch
+    from laar.prefix.beliefs import PrefixBeliefs
     from laar.prefix.blocks import Chain
+    from laar.prefix.match import PrefixMatch
     from laar.request import Request
     from laar.speeds.engines import Engines
 

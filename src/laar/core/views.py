@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from laar.accuracy.assessor import Assessment, PlainAssessor
+from laar.accuracy.assessment import Assessment, PlainAssessor
 from laar.core.apart import Apart
 from laar.core.candidates import Group
 from laar.core.interfaces import View
@@ -24,7 +24,8 @@ from laar.request import Request
 
 if TYPE_CHECKING:
     from laar.core.chooser import Chooser
-    from laar.prefix.beliefs import PrefixBeliefs, PrefixMatch
+    from laar.prefix.beliefs import PrefixBeliefs
+    from laar.prefix.match import PrefixMatch
 
 _MAX_TIMES_TRIED = 10
 """Maximum value of `times_tried`, which keeps costs finite."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from laar.fleet.endpoints import Reading
 from laar.fleet.membership import EndpointSpec
-from laar.prefix.states import Grid
+from laar.prefix.match import Grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

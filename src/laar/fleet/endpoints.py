@@ -32,7 +32,7 @@ from laar.fleet.modes import NO_MODES, ByModel
 from laar.fleet.names import Names
 from laar.fleet.roundtrip import STALE_AFTER_S, WINDOW, least_of
 from laar.fleet.witness import Page
-from laar.prefix.states import Grid
+from laar.prefix.match import Grid
 
 Slots = NDArray[np.intp]
 """Slot numbers of some endpoints; ascending for candidates, except one on trial, which is last."""

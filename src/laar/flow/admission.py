@@ -26,7 +26,7 @@ from functools import partial
 
 import numpy as np
 
-from laar.accuracy.assessor import PlainAssessor
+from laar.accuracy.assessment import PlainAssessor
 from laar.core.decision import Decision
 from laar.core.director import Director
 from laar.core.interfaces import NoRoomError, View

@@ -29,7 +29,7 @@ from laar.core.interfaces import View
 from laar.core.plugin import Answering, Core, Part, Plugin, Pricing
 from laar.fleet.endpoints import Floats, Reading, Slots
 from laar.latest import Latest
-from laar.prefix.beliefs import PrefixMatch
+from laar.prefix.match import PrefixMatch
 from laar.untrusted import Text, valid
 
 LOAD_S = 0.25

@@ -30,7 +30,7 @@ from laar.core.interfaces import View
 from laar.core.plugin import Admitted, Part, Plugin
 from laar.errors import RequestError
 from laar.fleet.endpoints import Floats
-from laar.prefix.beliefs import PrefixMatch
+from laar.prefix.match import PrefixMatch
 from laar.request import Request
 from laar.units import duration
 

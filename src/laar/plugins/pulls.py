@@ -24,7 +24,7 @@ from laar.core.decision import Completion, Decision
 from laar.core.interfaces import View
 from laar.core.plugin import Answering, Core, Meter, Part, Plugin, Pricing, Sample
 from laar.fleet.endpoints import Floats, Slots
-from laar.prefix.beliefs import PrefixMatch
+from laar.prefix.match import PrefixMatch
 from laar.units import duration
 
 _START_S = 0.025

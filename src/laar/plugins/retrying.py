@@ -17,7 +17,7 @@ from laar.core.interfaces import View
 from laar.core.plugin import Admitted, Answering, Core, Part, Plugin
 from laar.fleet.endpoints import Slots
 from laar.latest import Latest, Shared
-from laar.prefix.beliefs import PrefixMatch
+from laar.prefix.match import PrefixMatch
 from laar.request import Request
 from laar.untrusted import Amount, Text, valid
 

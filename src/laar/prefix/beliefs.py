@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Annotated, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Meta
 
 from laar.prefix.blocks import Chain, PromptHasher
@@ -21,6 +20,7 @@ from laar.prefix.evictions import Evictions
 from laar.prefix.found import FoundShares
 from laar.prefix.index import LEAST_MISS_BYTES, PrefixIndex, Receipt
 from laar.prefix.lengths import PromptLengths
+from laar.prefix.match import Floats, PrefixMatch, Prompt
 from laar.prefix.states import States
 from laar.prefix.templates import Template, template_for
 from laar.prefix.tokens import TokenBlocks
@@ -32,55 +32,6 @@ _MISSED = 0.5
 """Share of what KV events show below which an answer contradicts them."""
 _LEAST_SHOWN = 0.1
 """Least factor on what events show, so that later answers can confirm it again."""
-
-Floats = npt.NDArray[np.float64]
-
-Demand = tuple[Floats, Floats]
-"""Depths in a prompt, as ascending shares of it, and the expected number of requests for each."""
-
-
-class Prompt(Protocol):
-    """The parts of a request that determine its prefix.
-
-    Attributes:
-        model: the model's name, for its chat template.
-        spans: the prompt's texts in the order of most templates: system prompt, tools, messages.
-        salt: differs between prompts that must not share anything.
-        body: the request's body; empty if there is none.
-        tokens: the prompt's length if sent as token ids; 0 if it must be estimated.
-    """
-
-    model: str
-    spans: tuple[str, ...]
-    salt: str
-    body: bytes
-    tokens: int
-
-
-class PrefixMatch(NamedTuple):
-    """The match of a prompt with the fleet's caches.
-
-    Args:
-        chain: the prompt.
-        tokens: its length for each model.
-        shares: share of it, in 0..1, that each slot has cached.
-        demand: how many requests share which part of it; None if nothing is known.
-        again: by slot, text evicted for the prompt that is requested again, as a share of the
-            prompt's uncached part; None if every cache has room.
-        fetched: for each slot, the share of the prompt that could be computed in the time it takes
-            to fetch its copies from slower memory; None if no slot has any.
-        left: share of it after which each slot would keep a recurrent state, because the prompt
-            leaves there what is cached; None if no model has such states.
-    """
-
-    chain: Chain
-    tokens: Floats
-    shares: Floats
-    demand: Demand | None
-    again: Floats | None
-    fetched: Floats | None
-    left: Floats | None = None
-
 
 _Amount = Annotated[float, Meta(ge=0, lt=1e12)]
 

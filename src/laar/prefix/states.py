@@ -11,31 +11,16 @@ state was evicted is unknown; the blocks before it bound what is believed.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 
 from laar.latest import Latest
 from laar.prefix.blocks import ENDS, Chain, blocks_in
+from laar.prefix.match import Grid
 
 MAX_STATES = 65_536
 """Maximum number of places remembered where some engine has a state, about 8 MB. One that publishes
 events may have as many."""
-
-
-class Grid(NamedTuple):
-    """The places at which an engine may keep states.
-
-    Args:
-        block_tokens: tokens between two of them.
-        unit_tokens: the same at the end of a prompt.
-        everywhere: whether it keeps all of them.
-    """
-
-    block_tokens: int
-    unit_tokens: int
-    everywhere: bool = False
 
 
 class States:

@@ -13,8 +13,12 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from laar.accuracy.artifact import CONTEXT_TOKENS, MAX_BEND
-from laar.accuracy.capability import UNMEASURED_SECONDS_PER_TOKEN, SpeedPrior
+from laar.accuracy.assessment import (
+    CONTEXT_TOKENS,
+    MAX_BEND,
+    UNMEASURED_SECONDS_PER_TOKEN,
+    SpeedPrior,
+)
 from laar.fleet.endpoints import Floats, Slots
 from laar.speeds.lines import Line
 

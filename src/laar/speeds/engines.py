@@ -43,8 +43,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from laar.accuracy.artifact import CONTEXT_TOKENS
-from laar.accuracy.capability import SpeedPrior
+from laar.accuracy.assessment import CONTEXT_TOKENS, SpeedPrior
 from laar.fleet.endpoints import EndpointTable, Floats, Slots
 from laar.latest import Latest
 from laar.speeds.batches import Batches

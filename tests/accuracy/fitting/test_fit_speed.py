@@ -8,7 +8,8 @@ from statistics import median
 
 import pytest
 
-from laar.accuracy.artifact import CONTEXT_TOKENS, Speed
+from laar.accuracy.artifact import Speed
+from laar.accuracy.assessment import CONTEXT_TOKENS
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
 from laar.accuracy.fitting.speed import fit_speed
 

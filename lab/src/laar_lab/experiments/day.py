@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from laar.accuracy.assessor import PlainAssessor
+from laar.accuracy.assessment import PlainAssessor
 from laar.core.decision import DirectorSettings
 from laar.errors import RequestError, SettingError
 from laar_lab.claims import paired

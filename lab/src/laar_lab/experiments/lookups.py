@@ -21,7 +21,8 @@ from itertools import product
 import numpy as np
 
 from laar.accuracy.artifact import Capability, parse_artifact
-from laar.accuracy.assessor import Assessment, CapabilityAssessor, RequestText
+from laar.accuracy.assessment import Assessment, RequestText
+from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
 from laar.core.cost import CostWeights
 from laar.core.interfaces import Assessor, View

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from laar.accuracy.assessor import Assessment, PlainAssessor
+from laar.accuracy.assessment import Assessment, PlainAssessor
 from laar.core.interfaces import Assessor
 from laar.request import Request
 from laar_lab.sim.engine import EngineProfile, LinearCost, load_profile, slowed

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laar.accuracy.artifact import BEND, CONTEXT_TOKENS, MAX_BEND, Speed
+from laar.accuracy.artifact import Speed
+from laar.accuracy.assessment import BEND, CONTEXT_TOKENS, MAX_BEND
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
 
 _APART = 2.0  # minimum ratio of lengths; below it, two prompts differ only by jitter

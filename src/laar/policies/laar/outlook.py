@@ -58,7 +58,7 @@ from laar.core.interfaces import View
 from laar.fleet.endpoints import Floats
 from laar.policies.laar.pairs import read_elsewhere
 from laar.policies.laar.pricing import Pricing, PricingInputs, inputs_of, price
-from laar.prefix.beliefs import Demand
+from laar.prefix.match import Demand
 from laar.speeds.engines import Engines
 from laar.speeds.traffic import MEAN_S
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from laar.accuracy.assessor import Assessment, CapabilityAssessor, PlainAssessor
-from laar.accuracy.capability import SpeedPrior
+from laar.accuracy.assessment import Assessment, PlainAssessor, SpeedPrior
+from laar.accuracy.assessor import CapabilityAssessor
 from laar.core.interfaces import Assessor
 from laar.request import Request
 from laar_lab.sim.engine import EngineProfile, Job, build_engine, drive

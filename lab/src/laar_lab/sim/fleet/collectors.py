@@ -10,7 +10,7 @@ from functools import partial
 
 from laar.core.director import Director
 from laar.fleet.endpoints import Reading
-from laar.prefix.states import Grid
+from laar.prefix.match import Grid
 from laar_lab.sim.engine import KvEvent, Load
 from laar_lab.sim.fleet.clock import VirtualClock
 from laar_lab.sim.fleet.kv_events import follow

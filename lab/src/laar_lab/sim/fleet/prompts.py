@@ -16,8 +16,8 @@ from functools import cached_property
 import numpy as np
 
 from laar.prefix.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
-from laar.prefix.beliefs import Prompt as Asked
 from laar.prefix.blocks import ENDS, Chain, blocks_in
+from laar.prefix.match import Prompt as Asked
 from laar.request import Api, Request
 
 BLOCK_TOKENS = 16
