@@ -125,7 +125,7 @@ def test_a_mode_is_not_used_while_nothing_says_how_often_it_is_right() -> None:
         d = director({name: RIGHT[name] for name in lacking})
         assert d.choose(asked(retries=True), 0.0).mode is None
     broken = director(RIGHT)
-    broken.assessor.fails = True
+    broken.chooser.assessor.fails = True
     decision = broken.choose(asked(retries=True), 0.0)
     assert (decision.mode, decision.reason) == (None, "degraded-assessor")
 
@@ -191,7 +191,7 @@ def test_any_mix_of_modes_teaches_the_pace_and_none_their_lengths(seed: int, cou
     d = director(RIGHT)
     names, now, pace = ("big", "big:fast", "big:low"), 0.0, rng.uniform(0.4, 2.5)
     usual = rng.choice(names)
-    d.settings = replace(d.settings, wrong_answer_s=None)
+    d.chooser.settings = replace(d.settings, wrong_answer_s=None)
     for number in range(120):
         name = usual if number % 8 else rng.choice(names)
         tried = ",".join(other for other in names if other != name)
@@ -275,7 +275,7 @@ def test_without_modes_a_request_keeps_what_it_needs() -> None:
         for address, role in roles.items()
     ]
     d = director_of(*specs, assessor=Measured(RIGHT), modes=MODES, apart="always")
-    d.assessor.fails = True
+    d.chooser.assessor.fails = True
     for in_place in (True, False):
         request = asked(text="x" * 40_000, retries=True, prefill_in_place=in_place)
         decision = d.choose(request, 0.0)
@@ -284,7 +284,7 @@ def test_without_modes_a_request_keeps_what_it_needs() -> None:
 
 def test_no_mode_is_drawn_blindly_if_only_full_endpoints_fit() -> None:
     d = director(RIGHT)
-    d.assessor.fails = True
+    d.chooser.assessor.fails = True
     windows = {"big": 1_000_000, "small": 100}
     specs = [d.table.spec(slot) for slot in d.table.active.tolist()]
     d.table.replace("t", [replace(s, max_model_len=windows[s.models[0]]) for s in specs])

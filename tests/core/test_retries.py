@@ -82,7 +82,7 @@ class Sampled(PlainAssessor):
 def test_a_repeat_is_chosen_where_its_answer_is_another_draw_and_worth_it(seed: int) -> None:
     rng = random.Random(seed)
     d = director()
-    known = d.assessor = Sampled(rng)
+    known = d.chooser.assessor = Sampled(rng)
     seconds = {model: rng.lognormvariate(3, 1) for model in MODELS}
     d.engines.reassess(lambda model: SpeedPrior(answer_s=seconds[model]))
     tried = rng.choices(MODELS, k=rng.randint(1, 5))

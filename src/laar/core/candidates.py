@@ -132,9 +132,14 @@ class Candidates:
         """Compute all groups again: a plug-in now filters differently."""
         self._version = -1
 
-    def _work_out(
+    def _able(
         self, key: tuple[str, str, bool | None], subset: frozenset[str] | None, now: float
-    ) -> Group:
+    ) -> Slots:
+        """Return the endpoints that serve a name, those that take no requests included.
+
+        Raises:
+            RequestError: as `of`.
+        """
         table, (pool, model, generates) = self._table, key
         if not len(table):
             raise RequestError(503, "no-endpoints", "no endpoint is known", retry_after_s=1)
@@ -150,8 +155,13 @@ class Candidates:
             able = able[np.isin(able, named)]
         if generates is not None and (not model or model in self._aliases):
             able = unless_none(able, table.generates[able] == generates)
-        prefillers = able[table.prefills[able]]
-        serving, able = able, able[table.takes[able]]
+        return able
+
+    def _work_out(
+        self, key: tuple[str, str, bool | None], subset: frozenset[str] | None, now: float
+    ) -> Group:
+        table, serving = self._table, self._able(key, subset, now)
+        prefillers, able = serving[table.prefills[serving]], serving[table.takes[serving]]
         if not len(able):
             raise RequestError(
                 503, "no-candidates", "no endpoint may serve this request", retry_after_s=1
@@ -188,8 +198,8 @@ class Candidates:
             readings=table.readings,
             health=records.version + self._health.suspects.version,
             standing=standing,
-            generates=generates,
-            weights=table.weights(model),
+            generates=key[2],
+            weights=table.weights(key[1]),
         )
         if len(prefillers):
             group.prefillers = self._prefillers(group, prefillers, now)

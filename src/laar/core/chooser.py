@@ -9,8 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
@@ -18,7 +17,7 @@ import xxhash
 from laar.accuracy.assessment import PlainAssessor
 from laar.accuracy.retry import parse_tried, with_model
 from laar.core.apart import Prefiller, may_be_apart
-from laar.core.attempts import asked_of, marks_of
+from laar.core.attempts import marks_of
 from laar.core.candidates import Candidates, Group
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
 from laar.core.eligible import Eligible, able_to_take, in_all, prefer
@@ -27,6 +26,7 @@ from laar.core.guards import Faults
 from laar.core.interfaces import Assessor, PartFailure, Room, View
 from laar.core.plugin import NO_PARTS, Admitted, Parts, Plugin, Plugins, pick
 from laar.core.policy import Policy
+from laar.core.ranking import Fallbacks, Ranking, Selected
 from laar.core.views import view_of
 from laar.errors import RequestError
 from laar.fleet.endpoints import EndpointTable, Floats, Mask, Slots
@@ -41,33 +41,7 @@ if TYPE_CHECKING:
 Priority = Callable[[View], int]
 """Set by flow control: returns the priority (lower first) to send to engines that accept one."""
 
-
-class Ranking(NamedTuple):
-    """The candidates of a request in order, and why.
-
-    Args:
-        slots: the candidates.
-        order: their positions in `slots`, the chosen one first.
-        reason: why it was chosen.
-        eligible: which of them may be chosen.
-        policy: what ranked them; None, as the fields below, if the body is not read.
-        view: what the policy saw.
-        scores: the scores that it gave.
-        on_trial: whether the request tests if the first has recovered.
-        picked: the part of the plug-in that named the first, if one did.
-        last: slots that are doubted or full, which come last as fallbacks.
-    """
-
-    slots: Slots
-    order: Sequence[int]
-    reason: str
-    eligible: Eligible
-    policy: Policy | None = None
-    view: View | None = None
-    scores: Floats | None = None
-    on_trial: bool = False
-    picked: Parts = NO_PARTS
-    last: Sequence[int] = ()
+NewId = Callable[[], str]
 
 
 class Chooser:
@@ -98,7 +72,6 @@ class Chooser:
         health: Health | None = None,
         on_fault: Callable[[PartFailure], None] = lambda _fault: None,
     ) -> None:
-        self.ignored_tried = 0
         self.table = table
         self.rng = rng
         self.assessor = assessor or PlainAssessor()
@@ -120,6 +93,7 @@ class Chooser:
         self.settings = settings
         self.policies = policies
         self.candidates = Candidates(self.table, settings, self.health, self.plugins)
+        self._fallbacks = Fallbacks(self.table, settings, self.health)
         self.table.use_aliases(settings.aliases, settings.modes)
 
     def choose(
@@ -129,7 +103,7 @@ class Chooser:
         room: Room | None = None,
         priority: Priority | None = None,
         *,
-        new_id: Callable[[], str] = str,
+        new_id: NewId = str,
     ) -> Decision:
         """Return the decision for the current state; reserve and record nothing.
 
@@ -160,8 +134,8 @@ class Chooser:
                 if known.unless_priced is not None:
                     raise known.unless_priced
             drawn = self._draw(request, group, now)
-            alive = group.alive
-            return self._decision(request, group, drawn, now, new_id, earlier, alive, admitted)
+            selected = Selected(request, now, group, group.alive, earlier, admitted)
+            return self._decision(selected, drawn, new_id, None)
         group, view, tokens_of, degraded = view_of(self, request, earlier, group, parts, now)
         able, last = group.alive, group.standing.last
         if "fit" in group.parts.points:
@@ -175,61 +149,43 @@ class Chooser:
                 fits, able, last = self._fitting(view, group, tokens_of)
             view.fits = fits
         ranking = self._rank(policy, view, group, room, degraded, last)
-        return self._decision(
-            request, group, ranking, now, new_id, earlier, able, admitted, priority=priority
-        )
+        selected = Selected(request, now, group, able, earlier, admitted)
+        return self._decision(selected, ranking, new_id, priority)
 
     def _decision(
-        self,
-        request: Request,
-        group: Group,
-        ranking: Ranking,
-        now: float,
-        new_id: Callable[[], str],
-        earlier: Sequence[str],
-        able: Slots,
-        admitted: Sequence[Admitted],
-        *,
-        priority: Priority | None = None,
+        self, of: Selected, ranking: Ranking, new_id: NewId, priority: Priority | None
     ) -> Decision:
-        """Return the decision for the first of a ranking.
-
-        `earlier` are the models tried earlier, `able` all endpoints that are up and that the
-        request fits.
-        """
-        view, policy, at = ranking.view, ranking.policy, ranking.order[0]
+        """Return the decision for the first of a ranking."""
+        request, group, view, policy = of.request, of.group, ranking.view, ranking.policy
+        at = ranking.order[0]
         slot = ranking.slots.item(at)
         spec, served = self.table.by_slot[slot], request.model
         mode = None if view is None or group.plain is None else self._mode(view, at)
-        model = spec.models[0] if mode is None else mode.name
         if served not in spec.models:
             served = self.table.sent_name(spec, served)
         parts, prefiller, engine_priority = ranking.picked, None, None
         tokens = uncached_tokens = 0.0
-        tried, exhausted = tuple[str, ...](), False
-        if view is None and "keep" in group.parts.points:
-            parts = Parts((of, part) for of, part in group.parts.items() if "keep" in of.points)
+        model = spec.models[0] if mode is None else mode.name
+        flight = InFlight(slot=slot, address=spec.address, model=model)
         if view is not None and policy is not None:
             tokens = view.tokens.item(at)
-            tried = with_model(earlier, model) if earlier else (model,)
-            exhausted = self._exhausted(policy, group, able, tried)
+            flight.tried = with_model(of.earlier, model) if of.earlier else (model,)
+            flight.exhausted = self._exhausted(policy, of, flight.tried)
             parts, prefiller, uncached_tokens = self._work(view, at, parts)
             if spec.priority_field and (priority is not None or request.objective):
                 engine_priority = -request.priority if priority is None else priority(view)
         alike = prefiller is not None or mode is not None
+        if parts and not alike:
+            alike = any(part.alike for part in parts.values())
         named = served if request.model else ""
-        fallbacks, once = self._backed(group, ranking, named, prefiller, parts, alike=alike)
-        for known in admitted:
-            if known.reach is not None:
-                fallbacks = known.reach.within(spec.address, fallbacks)
-                once = once or not fallbacks
+        fallbacks, once = self._fallbacks.of(of, ranking, named, prefiller, alike=alike)
         return Decision(
             id=new_id(),
             request=request,
             settings=self.settings,
             policy=policy.name if policy is not None else "least-loaded",
             reason=ranking.reason,
-            now=now,
+            now=of.now,
             slot=slot,
             address=spec.address,
             rank=spec.rank,
@@ -238,8 +194,8 @@ class Chooser:
             model=model,
             mode=mode,
             rewrite=None if served == request.model or not request.model else served,
-            tried=tried,
-            exhausted=exhausted,
+            tried=flight.tried,
+            exhausted=flight.exhausted,
             tokens=tokens,
             uncached_tokens=uncached_tokens,
             prefiller=prefiller,
@@ -253,13 +209,7 @@ class Chooser:
             once=once,
             alone=len(group.able) == 1,
             left_out=None if view is None else group.standing.left_out,
-            flight=InFlight(
-                slot=slot,
-                address=spec.address,
-                model=model,
-                tried=tried,
-                exhausted=exhausted,
-            ),
+            flight=flight,
         )
 
     def _mode(self, view: View, at: int) -> Mode | None:
@@ -286,28 +236,6 @@ class Chooser:
             elsewhere_tokens = sum(part.elsewhere_tokens for part in parts.values())
             uncached_tokens = max(0.0, uncached_tokens - elsewhere_tokens)
         return parts, prefiller, uncached_tokens
-
-    def _backed(
-        self,
-        group: Group,
-        ranking: Ranking,
-        served: str,
-        prefiller: Prefiller | None,
-        parts: Parts,
-        *,
-        alike: bool,
-    ) -> tuple[tuple[str, ...], bool]:
-        """Return the fallbacks, and whether there are none because such requests often fail."""
-        view, health = ranking.view, self.health
-        # If all endpoints are failing, no request is blamed: one of them may have recovered.
-        asked = None if view is None or group.standing.all_failing else view
-        if asked is not None and health.culprits:
-            of = asked_of(asked.request, asked.chain).traits
-            if health.records.blame.is_culprit(of, asked.now):
-                return (), True
-        if parts:
-            alike = alike or any(part.alike for part in parts.values())
-        return self._fallbacks(group, ranking, served, prefiller, alike=alike), False
 
     def _group(
         self,
@@ -343,8 +271,7 @@ class Chooser:
             group = self.candidates.with_modes(group, request.api, measured)
         earlier: Sequence[str] = ()
         if request.tried:
-            earlier, ignored = parse_tried(request.tried, self.table.judged)
-            self.ignored_tried += ignored
+            earlier, _ = parse_tried(request.tried, self.table.judged)
         for known in admitted:
             if known.tried:
                 earlier = (*earlier, *known.tried)
@@ -437,8 +364,14 @@ class Chooser:
             for _, kept in self.plugins.keep(request, group.parts, drawn, now):
                 load = np.where(kept, load, np.inf)
             order = [order[at] for at in np.argsort(load, kind="stable").tolist()]
+        picked = [(of, part) for of, part in group.parts.items() if "keep" in of.points]
         return Ranking(
-            slots=slots, order=order, reason="opaque", eligible={}, last=group.standing.last
+            slots=slots,
+            order=order,
+            reason="opaque",
+            eligible={},
+            picked=Parts(picked),
+            last=group.standing.last,
         )
 
     def _fitting(
@@ -456,57 +389,16 @@ class Chooser:
         of_view, of_alive, of_last = np.split(fits, (len(view.slots), len(slots) - len(last)))
         return of_view, group.alive[of_alive], last[of_last].tolist()
 
-    def _exhausted(self, policy: Policy, group: Group, able: Slots, tried: Sequence[str]) -> bool:
+    def _exhausted(self, policy: Policy, of: Selected, tried: Sequence[str]) -> bool:
         """Return whether this attempt is the last: no endpoint in `able` has an untried model."""
         if not policy.knows_retries and self.settings.retries != NEW_MODEL:
             return False
-        table = self.table
+        table, group, able = self.table, of.group, of.able
         untried = group.up.difference(tried)
         if untried and len(able) < len(group.alive):
-            of = {table.models[at] for at in table.model_id[able].tolist()}
-            untried = frozenset(m for m in untried if table.model_of.get(m, m) in of)
+            there = {table.models[at] for at in table.model_id[able].tolist()}
+            untried = frozenset(m for m in untried if table.model_of.get(m, m) in there)
         return not untried
-
-    def _fallbacks(
-        self,
-        group: Group,
-        ranking: Ranking,
-        served: str,
-        prefiller: Prefiller | None,
-        *,
-        alike: bool,
-    ) -> tuple[str, ...]:
-        """Return the fallbacks, best first: endpoints that serve the model in the body, if any.
-
-        Endpoints that are doubted or full come last. Those that the request does not fit are
-        omitted, as their refusal would be final. Envoy retries with the same headers, so fallbacks
-        must share the first endpoint's rank, key and base path, and, if `alike`, its model: with a
-        prefiller, a mode or a plug-in that says so. They exclude the prefiller.
-        """
-        table, found = self.table, dict[str, None]()
-        by_slot, slots, order = table.by_slot, ranking.slots, ranking.order
-        first = by_slot[slots.item(order[0])]
-        others = order[1:]
-        if ranking.view is not None and (fits := ranking.view.fits) is not None:
-            others = [at for at in others if fits[at]]
-        most, way = self.settings.fallbacks, first.way
-        for slot in chain(map(slots.item, others), ranking.last):
-            if len(found) >= most:
-                break
-            spec = by_slot[slot]
-            if spec.rank != first.rank:
-                continue
-            if served and served not in spec.models and table.sent_name(spec, served) != served:
-                continue
-            # All attempts have the same request path and key.
-            if spec.way is not way and (spec.way.base, spec.way.key) != (way.base, way.key):
-                continue
-            if alike and spec.models[0] != first.models[0]:
-                continue
-            # An endpoint is as many candidates as its model has modes.
-            if (prefiller is None or slot != prefiller.slot) and spec is not first:
-                found[spec.address] = None
-        return tuple(found)
 
 
 _OPAQUE_DRAWS = 16

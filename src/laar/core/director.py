@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from laar.core.attempts import Attempts
+from laar.core.candidates import Candidates
 from laar.core.chooser import Chooser, Priority
 from laar.core.decision import Completion, Decision, DirectorSettings, InFlight
 from laar.core.feedback import Feedback
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from laar.prefix.beliefs import PrefixBeliefs
 
 
-class Director(Chooser):
+class Director:
     """Decides where requests go, and settles them.
 
     Args not listed are those of `Chooser`.
@@ -59,7 +60,7 @@ class Director(Chooser):
         health: Health | None = None,
         on_fault: Callable[[PartFailure], None] = lambda _fault: None,
     ) -> None:
-        super().__init__(
+        chooser = self.chooser = Chooser(
             table,
             policies,
             settings,
@@ -70,7 +71,14 @@ class Director(Chooser):
             health=health,
             on_fault=on_fault,
         )
-        feedback = self._feedback = Feedback(self)
+        self.table, self.prefixes, self.health = table, prefixes, chooser.health
+        self.engines, self.plugins, self.degraded = (
+            chooser.engines,
+            chooser.plugins,
+            chooser.degraded,
+        )
+        self.choose, self.use = chooser.choose, chooser.use
+        feedback = self._feedback = Feedback(table, chooser.engines, prefixes)
         attempts = self._attempts = Attempts(table, self.health, self.plugins)
         ids = random.Random(rng.getrandbits(40))
         self.new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
@@ -106,6 +114,21 @@ class Director(Chooser):
         `left` is called with the slot of each endpoint that is removed.
         """
         self._observers.add("watching", counted=decided, ended=settled, left=left)
+
+    @property
+    def settings(self) -> DirectorSettings:
+        """The settings in effect."""
+        return self.chooser.settings
+
+    @property
+    def policies(self) -> Mapping[str, Policy]:
+        """The policies by name."""
+        return self.chooser.policies
+
+    @property
+    def candidates(self) -> Candidates:
+        """The cached groups of candidates."""
+        return self.chooser.candidates
 
     # -- deciding ------------------------------------------------------------------------------
 
@@ -240,7 +263,9 @@ class Director(Chooser):
         flight.settled = True
         if decision.request.any_mode and (end.ok or end.status in REFUSALS):
             name, ended_at = flight.model, decision.now + end.latency_s
-            self.candidates.refused.note(name, decision.mode, refused=not end.ok, now=ended_at)
+            self.chooser.candidates.refused.note(
+                name, decision.mode, refused=not end.ok, now=ended_at
+            )
         if flight.attempt is not None and flight.attempt.useless:
             end.ok = False  # learn no more from it than from a refusal
         run_steps(self._observers.ending, self.degraded, decision, end)

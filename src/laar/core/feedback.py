@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from laar.core.chooser import Chooser
+from typing import TYPE_CHECKING
+
 from laar.core.decision import Completion, Decision
-from laar.speeds.engines import Began
+from laar.fleet.endpoints import EndpointTable
+from laar.speeds.engines import Began, Engines
+
+if TYPE_CHECKING:
+    from laar.prefix.beliefs import PrefixBeliefs
 
 
 class Feedback:
@@ -13,13 +18,15 @@ class Feedback:
     The director guards all calls.
 
     Args:
-        chooser: holds the learners.
+        table: the endpoints.
+        engines: learn how fast they are.
+        prefixes: learn what they have cached; None if nothing does.
     """
 
-    def __init__(self, chooser: Chooser) -> None:
-        self._chooser = chooser
-        self._table = chooser.table
-        self._engines = chooser.engines
+    def __init__(
+        self, table: EndpointTable, engines: Engines, prefixes: PrefixBeliefs | None
+    ) -> None:
+        self._table, self._engines, self._prefixes = table, engines, prefixes
 
     def begin(self, decision: Decision, now: float) -> None:
         """Begin the engines' record of a request, before its endpoint counts it."""
@@ -91,10 +98,10 @@ class Feedback:
 
     def ended(self, decision: Decision, end: Completion) -> None:
         """Tell the prefix index that a request ended."""
-        flight, chooser = decision.flight, self._chooser
+        flight = decision.flight
         # In shadow mode the prompt may have gone to an endpoint that Envoy does not report.
         known = flight.served or not decision.request.shadow
-        prefixes, receipt = chooser.prefixes, flight.receipt
+        prefixes, receipt = self._prefixes, flight.receipt
         if prefixes is None:
             return
         if flight.prefill_receipt is not None:

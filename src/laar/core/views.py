@@ -24,6 +24,7 @@ from laar.request import Request
 
 if TYPE_CHECKING:
     from laar.core.chooser import Chooser
+    from laar.core.decision import DirectorSettings
     from laar.prefix.beliefs import PrefixBeliefs
     from laar.prefix.match import PrefixMatch
 
@@ -45,18 +46,9 @@ def view_of(
 
     The code is empty unless a part failed. Then the group is the one without modes, if it had any.
     """
-    table, prefixes, slots, model_id = chooser.table, chooser.prefixes, group.slots, group.model_id
+    table, slots, model_id = chooser.table, group.slots, group.model_id
     own_id = model_id if group.plain is None else table.model_id[slots]  # without modes
-    known, judged, reason = _assessed(chooser, request, tried, group, now)
-    by_model, match = known.tokens[: len(table.models)], None
-    if request.tokens:
-        by_model = np.full(len(by_model), float(request.tokens))
-    if prefixes is not None:
-        try:
-            match = prefixes.look_up(request, group.weights, table.models, by_model, now)
-            by_model = match.tokens
-        except Exception:  # noqa: BLE001 - guarded inline, as in `_assessed`
-            reason = chooser.degraded.degraded("prefixes")
+    known, judged, by_model, match, reason = _estimated(chooser, request, tried, group, now)
     view = View(
         request=request,
         now=now,
@@ -83,17 +75,15 @@ def view_of(
         reported=None if known.reported is None else known.reported[judged],
         answers=group.standing.answers,
     )
-    is_open = group.plain is not None or request.model in chooser.settings.aliases
-    _judge(view, known, judged, tried, wrong_s=chooser.settings.wrong_answer_s if is_open else None)
+    _judge(view, known, judged, tried, chooser.settings, moded=group.plain is not None)
     shares = None if match is None else _match(view, match)
     if group.prefillers is not None:
-        again = None if match is None else match.again
-        view.apart = _apart(chooser, group, view, known, by_model, shares, again)
+        view.apart = _apart(chooser, group, view, known, by_model, shares, match)
     if len(slots) < 2 and view.apart is None:
         view.demand = view.again = None  # nothing to compare
-    if group.plain is not None and match is not None and prefixes is not None:
+    if group.plain is not None and match is not None and chooser.prefixes is not None:
         try:
-            _match_modes(prefixes, view, group, by_model)
+            _match_modes(chooser.prefixes, view, group, by_model)
         except Exception:  # noqa: BLE001
             reason = chooser.degraded.degraded("prefixes")
     if reason and group.plain is not None:  # nothing is known of modes then
@@ -106,12 +96,16 @@ def view_of(
     return group, view, by_model, reason
 
 
-def _assessed(
+def _estimated(
     chooser: Chooser, request: Request, tried: Sequence[str], group: Group, now: float
-) -> tuple[Assessment, Slots, str]:
-    """Return what is known of the models, each candidate's place there, and a reason code."""
-    models: Sequence[str] = chooser.table.judged
-    judged, reason = group.model_id, ""
+) -> tuple[Assessment, Slots, Floats, PrefixMatch | None, str]:
+    """Return what is known of the models and of the caches, and a reason code.
+
+    In between are each candidate's place among the models, and the prompt's tokens by model.
+    """
+    table, prefixes = chooser.table, chooser.prefixes
+    models: Sequence[str] = table.judged
+    judged, match, reason = group.model_id, None, ""
     if group.weights and (request.model in chooser.settings.aliases or group.plain is not None):
         models, judged = _judged(chooser, request, group.slots, judged)
     try:
@@ -119,7 +113,16 @@ def _assessed(
     except Exception:  # noqa: BLE001 - guarded inline: the guard is a call
         reason = chooser.degraded.degraded("assessor")
         known = _PLAIN_ASSESSOR.assess(request, models, tried, now)
-    return known, judged, reason
+    by_model = known.tokens[: len(table.models)]
+    if request.tokens:
+        by_model = np.full(len(by_model), float(request.tokens))
+    if prefixes is not None:
+        try:
+            match = prefixes.look_up(request, group.weights, table.models, by_model, now)
+            by_model = match.tokens
+        except Exception:  # noqa: BLE001
+            reason = chooser.degraded.degraded("prefixes")
+    return known, judged, by_model, match, reason
 
 
 def _wire_s(request: Request, group: Group) -> Floats:
@@ -133,14 +136,14 @@ def _judge(
     known: Assessment,
     judged: Slots,
     tried: Sequence[str],
+    settings: DirectorSettings,
     *,
-    wrong_s: float | None,
+    moded: bool,
 ) -> None:
-    """Set what a wrong answer costs, P(correct) given the models tried, and how sure it is.
-
-    `wrong_s` is what it costs clients who say nothing, and do not ask again.
-    """
+    """Set what a wrong answer costs, P(correct) given the models tried, and how sure it is."""
     request, evidence, reported = view.request, view.evidence, view.reported
+    is_open = moded or request.model in settings.aliases
+    wrong_s = settings.wrong_answer_s if is_open else None
     if request.wrong_answer_s is not None or request.retries or request.tried:
         wrong_s = request.wrong_answer_s
     if wrong_s is not None:  # what one client would wait: all in flight there wait as well
@@ -184,7 +187,7 @@ def _apart(
     known: Assessment,
     by_model: Floats,
     shares: Floats | None,
-    again: Floats | None,
+    match: PrefixMatch | None,
 ) -> Apart | None:
     """Return the endpoints that may prefill the prompt for a candidate; None if there are none."""
     table, settings, prefillers = chooser.table, chooser.settings, group.prefillers
@@ -205,7 +208,7 @@ def _apart(
         cached_tokens=np.zeros(len(slots)) if shares is None else shares[slots] * by_model[at],
         seconds_per_token=known.seconds_per_token[at],
         decoding=np.where(table.takes[slots], np.maximum(itself, 0.0), 0.0),
-        again=None if again is None else again[slots],
+        again=None if match is None or match.again is None else match.again[slots],
     )
 
 

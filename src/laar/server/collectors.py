@@ -70,7 +70,7 @@ class Collectors:
         self._fleet = fleet
         self._clock = clock
         self._is_at_rest = is_at_rest
-        self._common: dict[str, Any] = {"clock": clock, "rng": director.rng}
+        self._common: dict[str, Any] = {"clock": clock, "rng": director.chooser.rng}
         self.names = ServedNames(
             lambda: [*self._targets(), *fleet.nameless()], fleet, **self._common
         )
@@ -266,7 +266,7 @@ class Collectors:
         while own is not None:
             listed = table.by_slot.items()
             others = [at for at, s in listed if name in s.models and s.address != own.address]
-            self._director.rng.shuffle(others)
+            self._director.chooser.rng.shuffle(others)
             other = table.by_slot.get(max(others, key=proved_at, default=slot), own)
             specs = replace(own, models=(name,)), replace(other, models=(name,)), own
             asked = await asyncio.gather(*(ask(session, spec) for spec in specs))
