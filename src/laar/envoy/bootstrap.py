@@ -86,7 +86,14 @@ _IS_HEDGE = "x-envoy-is-timeout-retry"
 """Envoy's request header: whether the last attempt was made while another is open."""
 _ID, _ANSWERED_ID = "%REQ(X-REQUEST-ID)%", "%RESP(X-REQUEST-ID)%"
 _HEDGED = "x-envoy-hedged"
-"""Response header for retry policies only: `_IS_HEDGE` and the status."""
+"""Response header for retry policies only: `_JUDGED`."""
+_JUDGED = (
+    f"%REQ({_IS_HEDGE})% %RESP(:STATUS)%"
+    f" %DYNAMIC_METADATA({agreed.LB_NAMESPACE}:{names.RETRY_ON})% %RESP(CONTENT-TYPE)%"
+)
+PAGES = r"(?i:text/(?:[^ep]|e[^v]|p[^l])|application/xhtml)"
+"""Types of text but ``text/event-stream`` and ``text/plain``, which some engines give for JSON."""
+_FAILED = rf"true 4..( .*)?|(\w* )?2.. \S*{names.RETRY_PAGES} {PAGES}.*"
 
 _CONSTANTS = {
     **vars(agreed),
@@ -95,6 +102,8 @@ _CONSTANTS = {
     "LISTENER": _LISTENER,
     "IS_HEDGE": _IS_HEDGE,
     "HEDGED": _HEDGED,
+    "FAILED": _FAILED,
+    "JUDGED": _JUDGED,
 }
 """The constants that appear in capitals in the template."""
 

@@ -104,7 +104,7 @@ def statuses(*without):
     return {"x-envoy-retriable-status-codes": ",".join(map(str, sorted(found)))}
 
 
-REPEATS = {"x-envoy-retry-on": "reset", "x-envoy-max-retries": "1", **statuses()}
+REPEATS = {"x-envoy-retry-on": "reset,retriable-headers", "x-envoy-max-retries": "1", **statuses()}
 ONLY_BUSY = {"x-envoy-retriable-status-codes": "429,529"}
 BUSY_ENDS = statuses(429, 503, 529)
 """The only endpoint's `retry-after` is for the client."""

@@ -7,7 +7,7 @@ certainly did nothing: no         is repeated once at the next   is repeated at 
 connection, reset before it was   endpoint                       then at the one after it
 sent, 429, 529
 may have acted: 408, 5xx but 501  the same; after a reset, only  ends: the client gets the engine's
-and 505, reset later              if its body is short           answer, or 503
+and 505, reset later, a web page  if its body is short           answer, or 503
 is open: no headers in time       is hedged, to an endpoint      is waited for
                                   where no attempt is open
 ================================= ============================== ==================================
@@ -30,6 +30,7 @@ from laar.core.attempts import RESENT_BYTES
 from laar.core.decision import Decision
 from laar.health.kinds import FULL_STATUSES, UNKNOWN_TO_ENGINE
 from laar.protocol import headers as names
+from laar.request import TEXTS, Api
 
 REPEATS = 1
 """How often a computation is repeated, wherever its attempts end: each may kill an engine."""
@@ -45,6 +46,8 @@ _STATUSES = {  # by whether the request may be repeated, and whether the model h
         (False, False): set(),
     }.items()
 }
+
+_NO_PAGES = TEXTS | {Api.EMBEDDINGS}
 
 _PATIENCE = 10.0
 _SLOWEST_TOKEN_S = 0.2
@@ -94,8 +97,11 @@ def attempts_of(
     retries = []
     if statuses := _STATUSES[repeats, not (decision.alone or stays)]:
         retries.append((names.RETRIED_STATUSES, statuses))
-    if repeats and body_bytes is not None and body_bytes <= RESENT_BYTES:
-        retries.append((names.RETRY_ON, "reset"))
+    on = ["reset"] if repeats and body_bytes is not None and body_bytes <= RESENT_BYTES else []
+    if repeats and decision.request.api in _NO_PAGES:
+        on.append(names.RETRY_PAGES)
+    if on:
+        retries.append((names.RETRY_ON, ",".join(on)))
     if repeats:
         # If it is hedged, each attempt is at an endpoint of its own.
         most = min(REPEATS, limit - 1, len(ranked) - 1 if patience_s in names.BEGINS_S else limit)
