@@ -123,7 +123,7 @@ async def test_a_short_demo_runs_every_scene(tmp_path: Path) -> None:
     found = orjson.loads(figures.read_bytes())
     assert [line["scene"] for line in found["lines"] if line["scene"]] == [
         "Agents need more than the caches hold",
-        "One engine dies, another answers nonsense",
+        "One engine dies, another sends web pages",
         "Five models, answers are checked",
     ]
     assert found["faults"] == []

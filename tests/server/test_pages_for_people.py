@@ -44,6 +44,12 @@ async def test_a_page_for_people_is_repeated_elsewhere(gateway, http, figure, sh
         path, more = rng.choice([*BODIES.items()])
         got = await post(http, envoy, orjson.dumps({**body, **more}), path)
         lost += got.status != 200 or got.body == PAGE
+    if shape == "standalone":
+        await gateway.stop_picker()
+        for _ in range(REQUESTS):
+            body = {"model": "m", **BODIES["/v1/chat/completions"]}
+            got = await post(http, envoy, orjson.dumps(body))
+            lost += got.status != 200 or got.body == PAGE
     figure(f"{shape}: lost of {REQUESTS}, one engine of three sends {kind}", lost, "0")
     assert lost == 0
     assert any(request.method == "POST" for request in engines[0].asked)

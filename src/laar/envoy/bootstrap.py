@@ -94,6 +94,8 @@ _JUDGED = (
 PAGES = r"(?i:text/(?:[^ep]|e[^v]|p[^l])|application/xhtml)"
 """Types of text but ``text/event-stream`` and ``text/plain``, which some engines give for JSON."""
 _FAILED = rf"true 4..( .*)?|(\w* )?2.. \S*{names.RETRY_PAGES} {PAGES}.*"
+_FAILED_ALONE = rf"true 4..( .*)?|(\w* )?2.. \S* ?{PAGES}.*"
+"""What has failed by `_JUDGED`; without a picker, if the path is a computation's."""
 
 _CONSTANTS = {
     **vars(agreed),
@@ -102,7 +104,6 @@ _CONSTANTS = {
     "LISTENER": _LISTENER,
     "IS_HEDGE": _IS_HEDGE,
     "HEDGED": _HEDGED,
-    "FAILED": _FAILED,
     "JUDGED": _JUDGED,
 }
 """The constants that appear in capitals in the template."""
@@ -366,6 +367,7 @@ def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[A
         begin_s: int = 0,
         repeats: bool = False,
         is_decided: bool = False,
+        failed: str = _FAILED,
     ) -> Any:
         return _part(
             "route",
@@ -377,6 +379,7 @@ def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[A
             retry_on=f"{_NOTHING_DONE},5xx" if repeats else _NOTHING_DONE,
             retried_statuses=[] if is_decided else [408, 429] if repeats else [429, 529],
             most=min(REPEATS, options.retries) if repeats else options.retries,
+            failed=failed,
             silence=duration(min(silence_s, options.idle_timeout_s)),
             # If response headers do not arrive in time, the request is also sent to the next
             # endpoint, and the first to respond wins: an endpoint that is only slow is not cut off.
@@ -404,7 +407,8 @@ def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[A
         ends = "|".join(end for end, api in SUFFIXES if repeats is (api is not Api.RESPONSES))
         path = {"safe_regex": {"regex": f".*({ends})/?"}}
         match = {**path, "headers": _part("is_inference")}
-        yield route("inference", match, repeats=repeats)
+        failed = _FAILED_ALONE if repeats else _FAILED
+        yield route("inference", match, repeats=repeats, failed=failed)
     yield route("other", {"prefix": "/", "headers": _part("is_safe")}, repeats=True)
     yield route("other", {"prefix": "/"})
 

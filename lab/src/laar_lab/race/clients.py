@@ -58,6 +58,12 @@ class Row:
     completion_tokens: int = 0
     cached_tokens: int | None = None
 
+    @property
+    def broke_off(self) -> bool:
+        """Whether it failed while an answer was being sent, which no router can repeat."""
+        begun = self.ttft_s is not None or self.fault.startswith("ClientPayloadError")
+        return bool(self.fault) and begun
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:

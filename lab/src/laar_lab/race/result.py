@@ -112,6 +112,8 @@ def numbers_of(
         else math.nan,
         "requests": len(counted),
         "failed_percent": 100.0 * (len(counted) - len(answered)) / max(1, len(counted)),
+        "cut_off": sum(row.broke_off for row in counted),
+        "lost": sum(bool(row.fault) and not row.broke_off for row in counted),
         "late_p95_s": float(np.percentile([row.late_s for row in counted], 95)) if counted else 0.0,
         "cpu_ms": math.nan if cpu_s is None else 1e3 * cpu_s / max(1, len(rows)),
     }

@@ -11,8 +11,12 @@ import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 
+import yaml
+
+from laar.envoy.process import EnvoyProcess
 from laar.errors import SettingError
 from laar.settings.settings import load
 from laar_lab.live.fleet import Running, gateway
@@ -33,8 +37,8 @@ class Router:
 
     Args:
         name: name in tables, as given.
-        kind: `policy` for a laar policy, `settings` for laar with a settings file, one of
-            `PROXIES`, or `url`.
+        kind: `policy` for a laar policy, `settings` for laar with a settings file, `envoy` for
+            Envoy without a picker, one of `PROXIES`, or `url`.
         argument: its policy, settings file, command-line options or URL.
         program: path of the program, for one of `PROXIES`.
     """
@@ -57,6 +61,8 @@ class Router:
             return _elsewhere(self.argument)
         if self.kind == "settings":
             return _laar(directory, engines, _of_file(Path(self.argument)), admin_port)
+        if self.kind == "envoy":
+            return _envoy(directory, engines)
         if self.kind == "policy":
             return _laar(directory, engines, _of_policy(self.argument), admin_port)
         return _proxy(self, directory, engines)
@@ -118,6 +124,20 @@ def _laar(
 ) -> AbstractAsyncContextManager[Running]:
     names = {url.removeprefix("http://"): (engines.model,) for url in engines.urls}
     return gateway(directory, names, chosen, admin_port=admin_port)
+
+
+@asynccontextmanager
+async def _envoy(directory: Path, engines: Engines) -> AsyncIterator[Running]:
+    """Run Envoy without a picker: least request, and two retries of a 5xx at other engines."""
+    text = (files("laar_lab.race") / "envoy.yaml").read_text("utf-8")
+    document = yaml.safe_load(text)
+    [cluster] = document["static_resources"]["clusters"]
+    cluster["load_assignment"]["endpoints"][0]["lb_endpoints"] = [
+        {"endpoint": {"address": {"socket_address": {"address": host, "port_value": int(port)}}}}
+        for host, _, port in (url.removeprefix("http://").rpartition(":") for url in engines.urls)
+    ]
+    async with EnvoyProcess(document, directory) as envoy:
+        yield Running(url=envoy.url(), pids=(envoy.pid,))
 
 
 @asynccontextmanager
