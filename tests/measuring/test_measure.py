@@ -20,7 +20,7 @@ from laar.accuracy.fitting.outcomes import MeasuredOutcome
 from laar.accuracy.fitting.records import parse_records, read_records
 from laar.errors import SettingError
 from laar.fleet.modes import ModeSettings
-from laar.measuring.asking import Asking
+from laar.measuring import Asking
 from laar.measuring.checks import CheckSpec
 from laar.measuring.measure import Counts, Target, answered_in, ask, discover, measure
 from laar.measuring.questions import Question, read_questions

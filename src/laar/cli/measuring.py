@@ -18,7 +18,7 @@ from laar.cli.terminal import (
     key_headers,
 )
 from laar.errors import SettingError
-from laar.measuring.asking import Asking
+from laar.measuring import Asking
 
 if TYPE_CHECKING:
     from laar.fleet.modes import ByModel

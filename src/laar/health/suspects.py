@@ -17,6 +17,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import log
 
+from laar.health.recent import likelihood
+
 _MOST = 256
 """Attempts compared. With eight attributes, comparing them takes a millisecond."""
 _RECENT_S = 60.0
@@ -161,10 +163,7 @@ def _worst(attempts: Iterable[tuple[Mapping[str, str], bool]]) -> tuple[Trait, i
         share, usual = failed_with / tried, (failures - failed_with + 0.3) / (others + 1.0)
         if min(failed_with, others) < _LEAST or share < _OFTEN or usual > _RARELY:
             continue
-        usual = max(usual, _RAREST)
-        ratio = failed_with * log(share / usual)
-        if share < 1.0:
-            ratio += (tried - failed_with) * log((1.0 - share) / (1.0 - usual))
+        ratio = likelihood(failed_with, tried - failed_with, max(usual, _RAREST))
         if ratio >= _SURE + log(values[trait[0]]) and ratio > most:
             best, most = (trait, failed_with, tried), ratio
     return best

@@ -35,7 +35,7 @@ from laar.datalayer.fetching import fault_of, read_capped
 from laar.datalayer.served_names import read_list
 from laar.errors import SettingError
 from laar.fleet.modes import NO_MODES, ByModel, Members
-from laar.measuring.asking import Asking
+from laar.measuring import Asking
 from laar.measuring.checks import decide
 from laar.measuring.questions import Question
 from laar.telemetry.problems import PASSWORD

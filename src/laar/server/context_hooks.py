@@ -67,11 +67,6 @@ class Ordering:
         """Return whether the hook has disabled itself for the route."""
         return self.hook.guard.off
 
-    @property
-    def is_on(self) -> bool:
-        """Return whether the hook processes any request of the route."""
-        return self.rule.mode != "off" or self.rule.opt_in
-
     def mode(self, head: Head, *, may_change: bool) -> Mode:
         """Return the mode of a request; count it if one of its headers excludes it."""
         wish = head.context.lower()
@@ -223,7 +218,9 @@ class ContextHooks:
     @property
     def in_use(self) -> ContextHooks | None:
         """Return this object, or None if no route processes any body."""
-        return self if any(ordering.is_on for ordering in self.orderings) else None
+        return (
+            self if any(of.rule.mode != "off" or of.rule.opt_in for of in self.orderings) else None
+        )
 
     # -- a request -----------------------------------------------------------------------------
 

@@ -41,16 +41,13 @@ MAX_SNAPSHOT_BYTES = 64 << 20
 
 
 class _Use(Struct, array_like=True):
-    """A prompt at an endpoint, as in `laar.prefix.index.Kept`, and its end.
-
-    Earlier versions saved the proven part instead of the end, and no age, or a list.
-    """
+    """A prompt at an endpoint, as in `laar.prefix.index.Kept`, and its end."""
 
     address: Text
     start: int
     end: int
     hashes: Hashes
-    age_s: Amount | list[int] = 0.0
+    age_s: Amount
 
 
 class _Sizes(NamedTuple):
@@ -218,8 +215,7 @@ def _uses(sharing: Sharing, entries: object) -> Iterator[Kept]:
     for use in islice(valid(entries, _Use), MAX_BLOCKS):
         slot = table.slot(use.address)
         if slot >= 0 and len(use.hashes) % 8 == 0:
-            age_s = use.age_s if isinstance(use.age_s, float) else 0.0
-            yield Kept(slot, use.start, from_bytes(use.hashes), age_s)
+            yield Kept(slot, use.start, from_bytes(use.hashes), use.age_s)
 
 
 def _digest(body: bytes) -> bytes:
