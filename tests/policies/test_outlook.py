@@ -147,7 +147,8 @@ def test_a_shared_system_prompt_draws_requests_by_its_seconds_alone(rated, warm)
     def request(model, user):
         spans = (DOCUMENT[:2_900], f"a question of user {user}")
         chars = sum(map(len, spans))
-        return Request(id="r", api=Api.CHAT, model=model, spans=spans, chars=chars)
+        given = {"aim": "answer"}
+        return Request(id="r", api=Api.CHAT, model=model, spans=spans, chars=chars, given=given)
 
     for user in range(warm):
         finish(d, d.decide(request("a", user), 0.0), latency_s=1.1)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from laar.core.cost import CostWeights
+from laar.core.cost import AIMS, CostWeights
 from laar.policies.laar.pricing import Asked, PricingInputs, price
 from laar.speeds.engine_model import EndpointConstants
 
@@ -33,7 +33,7 @@ ENGINE = EndpointConstants(
 )
 ASKED = Asked(ahead_s=each(0.7), since=each(NOW), free_at=each(NOW), load=each(0.0), came=each(0.0))
 INPUTS = PricingInputs(
-    weights=CostWeights(),
+    weights=CostWeights(aim="answer"),  # counts all seconds at face value
     now=NOW,
     objective_s=None,
     tokens=each(1000),
@@ -68,6 +68,19 @@ def test_each_field_of_a_price_matches_a_hand_calculation():
     assert priced._fields == tuple(BY_HAND)
     for name, seconds in BY_HAND.items():
         assert getattr(priced, name).tolist() == pytest.approx([seconds] * 2), name
+
+
+@pytest.mark.parametrize("aim", AIMS)
+def test_an_aim_weighs_what_crowding_adds_after_first_tokens_and_who_comes_meanwhile(aim):
+    after, coming = AIMS[aim]
+    plain = price(replace(INPUTS, rate=2.0, again=None))
+    aimed = price(replace(INPUTS, rate=2.0, again=None, weights=CostWeights(aim=aim)))
+    assert aimed.ttft_s.tolist() == plain.ttft_s.tolist()
+    assert aimed.latency_s.tolist() == plain.latency_s.tolist()
+    assert (plain.own_s - aimed.own_s).tolist() == pytest.approx([(1 - after) * 0.2] * 2)
+    in_flight_s = 1.8 + 0.2
+    expected_s = after * in_flight_s + coming * (plain.others_s - in_flight_s)
+    assert aimed.others_s.tolist() == pytest.approx(expected_s.tolist())
 
 
 FULL = replace(ENGINE, slots=each(2))

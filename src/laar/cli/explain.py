@@ -220,6 +220,9 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
         style="dim",
     )
     console.print(table)
+    others = {aim: to for aim, to in shown.get("aims", {}).items() if to != shown["endpoint"]}
+    if others:
+        say("other aims: " + ", ".join(f"{aim} would choose {to}" for aim, to in others.items()))
     if shown.get("too_long"):
         say("The request is longer than the context window of every candidate: expect a refusal.")
     elif (sessions := shown.get("sessions")) and (room := _room(sessions)):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -39,6 +39,30 @@ _PAST_A_NEAR_TIE = 1.1  # so that a tried model does not even tie with an untrie
 _MAX_PENALTY = 1e100  # keeps costs finite however often a model was tried
 
 
+class Aim(NamedTuple):
+    """What a fleet is for, as weights of seconds.
+
+    Args:
+        after: weight of a second by which others delay an answer after its first token, both of
+            the request and of those that it slows down.
+        coming: factor on the seconds that requests yet to come will wait for a prompt.
+    """
+
+    after: float
+    coming: float
+
+
+AimName = Literal["all", "answer", "first-token", "tail"]
+
+AIMS: Mapping[AimName, Aim] = {
+    "all": Aim(0.2, 1.0),
+    "answer": Aim(1.0, 1.0),
+    "first-token": Aim(0.2, 2.0),
+    "tail": Aim(1.0, 4.0),
+}
+"""Aims by name. Chosen in the lab (`overload`), on other requests than those that judge them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostWeights:
     """Weights of the cost."""
@@ -53,6 +77,10 @@ class CostWeights:
     k_delay: Annotated[float, Ge(0), Le(1000)] = 1.0
     """Weight of the seconds that a request costs other requests: those in flight, those that arrive
     before its prefill ends, and those whose cached text it evicts. 0 ignores them."""
+    aim: AimName = "all"
+    """What an overloaded fleet should keep short: `answer` the mean time of complete answers,
+    `first-token` that of first tokens, `tail` the longest answers; `all` is a compromise that is
+    near the best for each. A request may name another: `x-laar-options: aim=NAME`."""
 
 
 class Price(NamedTuple):

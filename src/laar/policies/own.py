@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from typing import Any
 
 from laar.core.cost import CostWeights
 from laar.core.interfaces import Picker, Scorer
@@ -33,7 +34,7 @@ from laar.policies.simple import (
 
 
 @wraps(CostWeights)
-def _laar(**weights: float) -> Outlook:
+def _laar(**weights: Any) -> Outlook:
     """Return the scorer of the default policy; its parameters are the weights of its cost."""
     return Outlook(CostWeights(**weights))
 

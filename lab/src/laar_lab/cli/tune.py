@@ -55,7 +55,7 @@ def tune(
         described.picker("laar"),
         settings,
         asdict(CostWeights()),
-        lambda weights: Outlook(CostWeights(**weights)),
+        lambda weights: Outlook(CostWeights(**weights)),  # type: ignore[arg-type]
         seed=seed,
     )
     if not tuner.history:

@@ -3,16 +3,18 @@
     cost   = ((own + others - invested) / A + (1 - Q) * wrong) * penalty ** times_repeated  [s]
 
     own    = 2 * (k_rtt * rtt + base + prefill * (1 + s * n) + k_queue * wait)
-             + (answer + b * n) / (1 - load)
-    others = k_delay * (work + evicted + b * n + 2 * (4 * queued + for_cache))
-    work   = prefill * ((s + w) * n + 2 * later)
+             + answer + after * ((answer + b * n) / (1 - load) - answer)
+    others = k_delay * (work + evicted + after * b * n + 2 * (4 * queued + for_cache))
+    work   = prefill * (after * (s + w) * n + coming * 2 * later)
     evicted = r * (2 * prefill * (1 + s * n) + work)
 
 `prefill` is the time for the uncached part of the prompt at this endpoint, including the effect of
 its context; `wait` the prompts ahead of it (and, in a full engine, the wait for a slot and for
 room in its cache), `answer` the time of its answer alone, `load` the share of time that the
 endpoint spends on prefill. The constants are learned (`laar.speeds.engines`). A second before the
-first token is counted twice: for that token, and for the end.
+first token is counted twice: for that token, and for the end. `after` and `coming` depend on the
+aim (`laar.core.cost.AIMS`). With both 1, overloaded fleets serve short prompts at few endpoints,
+where answers are fast, and long prompts wait for each other at the rest.
 
 * `n` other requests are in flight there. Each makes this answer `2 b` longer, but only half of that
   is counted, as an answer in flight is half done on average. Each is slowed down as much by this
@@ -50,10 +52,12 @@ a prompt evicts in turn when it is prefilled again. Decision 0014 has the figure
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from laar.core import plugin
-from laar.core.cost import CostWeights, Price, Terms, scores_of_costs, until_correct
+from laar.core.cost import AIMS, CostWeights, Price, Terms, scores_of_costs, until_correct
 from laar.core.interfaces import View
 from laar.fleet.endpoints import Floats
 from laar.policies.laar.pairs import read_elsewhere
@@ -76,11 +80,15 @@ class Outlook:
 
     def __init__(self, weights: CostWeights) -> None:
         self.weights = weights
+        self._aimed: dict[str, CostWeights] = {aim: replace(weights, aim=aim) for aim in AIMS}
 
     def score(self, view: View) -> Floats:
         """Score by cost, and set the view's terms."""
         engines = view.engines or Engines(view.table)
-        inputs = inputs_of(view, engines, self.weights)
+        weights, options = self.weights, view.request.given
+        if options is not None:
+            weights = self._aimed.get(options.get("aim", ""), weights)
+        inputs = inputs_of(view, engines, weights)
         priced, added = price(inputs), dict[str, Floats]()
         if view.apart is not None:
             priced, added["transfer_s"] = read_elsewhere(view.apart, view, engines, inputs, priced)

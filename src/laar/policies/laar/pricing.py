@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from laar.core.cost import FIRST, CostWeights, Price
+from laar.core.cost import AIMS, FIRST, CostWeights, Price
 from laar.core.interfaces import View
 from laar.fleet.endpoints import EndpointTable, Floats, Slots
 from laar.speeds.engine_model import EndpointConstants
@@ -25,6 +25,7 @@ MAX_LOAD = 0.8
 # there are few endpoints.
 _ZERO, _HALF, _ONE, _FIRST = map(np.array, (0.0, 0.5, 1.0, FIRST))
 _MAX_LOAD, _FEW_CAME = map(np.array, (MAX_LOAD, FEW_CAME))
+_AIMS = {name: (np.array(of.after), np.array(FIRST * of.coming)) for name, of in AIMS.items()}
 
 PATIENT, URGENT = 0.05, 4.0
 """Weights of a second of waiting, before and after the client's objective has passed."""
@@ -167,6 +168,7 @@ def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInpu
 def price(of: PricingInputs) -> Price:
     """Return the price of the request at each candidate."""
     weights, engine, asked, rtt = of.weights, of.engine, of.asked, of.rtt_s
+    after, coming = _AIMS[weights.aim]
     s, w, b, c = engine.s, engine.w, engine.b, engine.c
     base = engine.base_s + engine.e * of.seconds_per_token * of.tokens
     n = of.in_flight
@@ -198,12 +200,13 @@ def price(of: PricingInputs) -> Price:
     first = alone + wait
 
     later = of.rate * (w * (wait + half_prefill) / idle + s * half_prefill)
-    work = prefill * (slower + w * n + _FIRST * later)
+    work = prefill * (after * (slower + w * n) + coming * later)
     once = prefill + slowed_prefill
     evicted = np.zeros(len(n))
     if (r := of.again) is not None:
         evicted = r * (_FIRST * once + work)
         work = work + evicted
+    beside = after * beside
     others = work + beside if full is None else work + beside + FIRST * full
     others = weights.k_delay * others
 
@@ -212,7 +215,7 @@ def price(of: PricingInputs) -> Price:
     if of.objective_s is not None:
         late = np.minimum(np.maximum(rtt + first - of.objective_s, 0.0), rtt + wait)
         delay = PATIENT * (delay - late) + URGENT * late
-    own = _FIRST * (alone + delay) + answer
+    own = _FIRST * (alone + delay) + engine.answer_s + after * (answer - engine.answer_s)
     fixed = base + engine.answer_s
     ttft = rtt + first
     return Price(

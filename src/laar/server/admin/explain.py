@@ -23,6 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from laar.core.cost import AIMS
 from laar.datalayer.visits import aside
 from laar.errors import RequestError, unknown
 from laar.explain.decision_record import DecisionRecord
@@ -86,8 +87,8 @@ def path_of(body: bytes) -> str:
 def explain(picker: Picker, request: CoreRequest) -> dict[str, object]:
     """Return the record of the decision that would be made now; reserve nothing.
 
-    Its `too_long` tells whether the prompt, with its answer's limit, exceeds every candidate's
-    context window.
+    Its `aims` are the endpoints to which it would go with each aim. Its `too_long` tells whether
+    the prompt, with its answer's limit, exceeds every candidate's context window.
 
     Raises:
         RequestError: the request would be refused, with this status and reason.
@@ -98,6 +99,9 @@ def explain(picker: Picker, request: CoreRequest) -> dict[str, object]:
     shown = memory.explained(memory.record(decision))
     if (view := decision.view) is not None:
         shown["too_long"] = director.plugins.get(Windows).too_long(view)
+        given = request.given or {}
+        others = {aim: replace(request, given={**given, "aim": aim}) for aim in AIMS}
+        shown["aims"] = {aim: director.choose(of, now).address for aim, of in others.items()}
     if picker.admission is not None:
         shown["sessions"] = picker.admission.explained(decision, now)
     return shown
