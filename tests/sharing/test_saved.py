@@ -36,7 +36,8 @@ PAUSE_S = 600.0  # until what counts for a minute is forgotten
 SEEDS = 6
 
 NOT_SAVED = {
-    "shown by the next answers": "laar.health FoundShares._reports _Cache.missed _Cache.missed_stamp",
+    "shown by the next answers": "laar.health FoundShares._reports _Cache.missed "
+    "_Cache.missed_stamp",
     "in flight, in the last minutes, or read every second": "laar.speeds.batches "
     "laar.speeds.traffic laar.fleet.endpoints laar.plugins.trying laar.prefix.demand "
     "laar.sharing Evictions._waiting Evictions._age_of Evictions._next_at Paces._learned "

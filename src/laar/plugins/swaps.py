@@ -33,7 +33,7 @@ from laar.core.plugin import Answering, Core, Part, Plugin, Pricing
 from laar.fleet.endpoints import Floats, Slots
 from laar.fleet.membership import EndpointSpec
 from laar.latest import Latest
-from laar.prefix.beliefs import PrefixMatch
+from laar.prefix.match import PrefixMatch
 from laar.untrusted import Amount, Text, valid
 
 LATE_S = 0.5
