@@ -242,12 +242,11 @@ def terms_of(features: Features) -> tuple[str, ...]:
 def parse_artifact(data: bytes, *, source: str) -> Capability:
     """Parse and validate an artifact.
 
+    Raise `SettingError` if the artifact is invalid; the message gives the reason and the remedy.
+
     Args:
         data: the file's bytes; may be untrusted.
         source: the file's name, for messages.
-
-    Raises:
-        SettingError: the artifact is invalid; the message gives the reason and the remedy.
     """
     if len(data) > MAX_ARTIFACT_BYTES:
         raise SettingError(f"{source} has {len(data)} bytes; the limit is {MAX_ARTIFACT_BYTES}")

@@ -25,9 +25,8 @@ from laar.errors import SettingError
 def read_capability(path: Path) -> CapabilityModel:
     """Read an artifact of `laar fit`.
 
-    Raises:
-        SettingError: the file cannot be read, or is not a usable artifact; the message gives the
-            reason.
+    Raise `SettingError` if the file cannot be read, or is not a usable artifact; the message gives
+    the reason.
     """
     try:
         data = path.read_bytes()

@@ -19,9 +19,8 @@ from laar.settings import Loaded, Settings
 def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
     """Return the bootstrap: the envoy.yaml next to the settings, or one rendered from them.
 
-    Raises:
-        SettingError: Envoy is not installed, would not learn the endpoints or could not reach the
-            picker, or its file is unusable.
+    Raise `SettingError` if Envoy is not installed, would not learn the endpoints or could not reach
+    the picker, or its file is unusable.
     """
     settings = loaded.settings
     if settings.envoy.eds_file is None:
@@ -62,9 +61,8 @@ def envoy_faults(loaded: Loaded, config: Path) -> list[str]:
 def _must_fit(bootstrap: Mapping[str, object], settings: Settings, path: Path) -> None:
     """Check that a bootstrap file, which may be older or written elsewhere, fits the settings.
 
-    Raises:
-        SettingError: laar could not monitor this Envoy, or Envoy would use a different picker or
-            different endpoints, or could not verify https endpoints.
+    Raise `SettingError` if laar could not monitor this Envoy, or Envoy would use a different picker
+    or different endpoints, or could not verify https endpoints.
     """
     if not bootstrap.get("admin"):
         raise SettingError(

@@ -96,8 +96,7 @@ def explain(
 def read_headers(lines: list[str]) -> dict[str, str]:
     """Return ``name: value`` lines as a mapping with names in lower case.
 
-    Raises:
-        SettingError: a line has no colon, or has a character that headers can't contain.
+    Raise `SettingError` if a line has no colon, or has a character that headers can't contain.
     """
     found = {}
     for line in lines:
@@ -111,8 +110,7 @@ def read_headers(lines: list[str]) -> dict[str, str]:
 def explain_offline(settings: Settings, body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
     """Return the record of a decision based on the settings alone.
 
-    Raises:
-        LaarError: the settings can't be used, or the request would be refused.
+    Raise `LaarError` if the settings can't be used, or the request would be refused.
     """
     from laar.server.admin import explain as live
     from laar.server.picker import Picker
@@ -144,8 +142,7 @@ async def explain_live(
 async def ask_picker(method: str, url: str, token: str | None, **more: Any) -> dict[str, Any]:
     """Send a request to a running picker's admin port and return its JSON answer.
 
-    Raises:
-        LaarError: it can't be reached, or refuses the request; the error has its message.
+    Raise `LaarError` if it can't be reached, or refuses the request; the error has its message.
     """
     import aiohttp
     import orjson
@@ -179,8 +176,7 @@ async def ask_picker(method: str, url: str, token: str | None, **more: Any) -> d
 def same_version(url: str) -> Iterator[None]:
     """Report an answer without the expected fields, which another version may have sent.
 
-    Raises:
-        LaarError: the answer could not be read.
+    Raise `LaarError` if the answer could not be read.
     """
     try:
         yield

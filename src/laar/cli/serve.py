@@ -64,8 +64,7 @@ def serve(
 def _serve_with_envoy(loaded: Loaded, config: Path, options: Sequence[str]) -> None:
     """Run a picker and Envoy.
 
-    Raises:
-        LaarError: a port is taken, or the picker or Envoy could not start.
+    Raise `LaarError` if a port is taken, or the picker or Envoy could not start.
     """
     import sys
 

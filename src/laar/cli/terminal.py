@@ -164,8 +164,7 @@ def log_to_stderr(style: Literal["text", "json"]) -> None:
 def check_places(*files: Path | None) -> None:
     """Reject unwritable output files up front, before a long run.
 
-    Raises:
-        SettingError: a file is a directory, or its directory is missing.
+    Raise `SettingError` if a file is a directory, or its directory is missing.
     """
     for path in files:
         if path and path.is_dir():
@@ -182,9 +181,7 @@ def admin_url(place: str) -> str:
 def read_token(path: Path | None) -> str | None:
     """Return the token in a file; None if no file is given.
 
-    Raises:
-        OSError: the file can't be read.
-        SettingError: the file has several lines.
+    Raise `OSError` if the file can't be read, and `SettingError` if the file has several lines.
     """
     if path is None:
         return None
@@ -197,8 +194,7 @@ def read_token(path: Path | None) -> str | None:
 def key_headers(key_variable: str | None) -> Mapping[str, str]:
     """Return a header with the API key from an environment variable; empty if none is named.
 
-    Raises:
-        SettingError: the variable is not set, or its value can't be sent in a header.
+    Raise `SettingError` if the variable is not set, or its value can't be sent in a header.
     """
     if key_variable is None:
         return {}

@@ -45,8 +45,7 @@ class HttpReply:
 def completions_url(base_url: str) -> str:
     """Return the chat completions URL for a base URL with or without ``/v1``.
 
-    Raises:
-        SettingError: it is not an http or https URL.
+    Raise `SettingError` if it is not an http or https URL.
     """
     if not base_url.lower().startswith(("http://", "https://")):
         raise SettingError(f"{base_url}: not a URL; write http://{base_url.rpartition('//')[2]}")

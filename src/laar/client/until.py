@@ -267,8 +267,7 @@ async def _post_after(
 def judged(reply: HttpReply, check: Check, waited_s: float) -> Attempt:
     """Return the attempt for a reply.
 
-    Raises:
-        SettingError: the check is asynchronous, so any answer would count as correct.
+    Raise `SettingError` if the check is asynchronous, so any answer would count as correct.
     """
     answer = reply.completion
     correct, error, verdict = False, reply.error, None

@@ -110,6 +110,8 @@ def block_of(
 ) -> Block:
     """Return a block for a run of items, with their labels.
 
+    Raise `Refused` if the texts between the items differ, or one is too long.
+
     Args:
         text: the text in which they were found.
         spans: spans of the documents.
@@ -117,9 +119,6 @@ def block_of(
         names: each item's candidate names (attributes, short fields), best first.
         quoted: see `Block`.
         shape: see `Block`.
-
-    Raises:
-        Refused: the texts between the items differ, or one is too long.
     """
     gaps = {gap.strip() for gap in {text[a[1] : b[0]] for a, b in pairwise(spans)}}
     if len(gaps) > 1 or any(len(gap) > MAX_SEPARATOR for gap in gaps):

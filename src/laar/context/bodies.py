@@ -50,14 +50,13 @@ class Text(NamedTuple):
 def prompt_texts(body: dict[str, object], api: str, raw: bytes | None = None) -> list[Text]:
     """Return all strings that may hold documents, in prompt order.
 
+    Raise `Refused` if `api` is not ``chat``, ``messages``, ``responses`` or ``completions``.
+
     Args:
         body: the body, parsed.
         api: the API of the body.
         raw: the body as received. With it, content whose blocks are documents is also returned as
             one text, before the texts of its blocks.
-
-    Raises:
-        Refused: `api` is not ``chat``, ``messages``, ``responses`` or ``completions``.
     """
     texts = _texts(body, api)
     paths = [text.path for text in texts if text.parts]

@@ -78,12 +78,11 @@ def rewrite(
 ) -> tuple[str, str]:
     """Apply changes to a text, given the texts of the outgoing body before it.
 
+    Raise `Refused` if text could be lost: a change does not fit the text, or no earlier copy of a
+    repeated document is found within `MAX_SEARCHED` characters.
+
     Returns:
         The text without and with order notes.
-
-    Raises:
-        Refused: text could be lost: a change does not fit the text, or no earlier copy of a
-            repeated document is found within `MAX_SEARCHED` characters.
     """
     if not is_lossless(text, changes):
         raise SkippedText(Reason.CHECK_FAILED)

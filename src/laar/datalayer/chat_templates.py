@@ -85,9 +85,8 @@ async def ask_engine(
 ) -> TokenIds:
     """Return the token ids of a chat's prompt, as computed by an engine.
 
-    Raises:
-        ValueError: the response has no token ids.
-        ClientError, OSError, TimeoutError: the engine did not answer, or is not ready yet.
+    Raise `ValueError` if the response has no token ids, and `ClientError`, `OSError` or
+    `TimeoutError` if the engine did not answer, or is not ready yet.
     """
     async with session.post(
         spec.url("/tokenize"),

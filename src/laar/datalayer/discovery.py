@@ -46,12 +46,11 @@ async def look_at(
 ) -> list[Engine]:
     """Return an `Engine` for each endpoint, in order; if it is unreachable, a remark says so.
 
+    Raise `SettingError` if a file named by an endpoint can't be read.
+
     Args:
         endpoints: as in an endpoints file; their models are ignored.
         headers: sent with each request, such as ``authorization``.
-
-    Raises:
-        SettingError: a file named by an endpoint can't be read.
     """
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout, headers=headers) as http:

@@ -54,8 +54,7 @@ MAX_ADDRESSES = 256
 async def system_lookup(name: str) -> Sequence[str]:
     """Return a name's addresses from the system resolver, which runs in a thread.
 
-    Raises:
-        OSError: there are none.
+    Raise `OSError` if there are none.
     """
     found = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
     v4 = {str(address[0]) for family, _, _, _, address in found if family == socket.AF_INET}

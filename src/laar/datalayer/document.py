@@ -45,16 +45,14 @@ def read_with_lines(
     """Read and validate one YAML file; also return the line of each key and list item.
 
     Paths in it are relative to the file's directory, whose symbolic links are not resolved: in a
-    ConfigMap mount the file is a link whose target is renamed at each update.
+    ConfigMap mount the file is a link whose target is renamed at each update. Raise `SettingError`
+    if the file can't be read, is not YAML, or does not match `model`; one line per error, as
+    ``path:line: key: error``.
 
     Args:
         path: the file.
         model: what it must match.
         removed: what to say of keys that were removed, by path, such as ``routes[].name``.
-
-    Raises:
-        SettingError: the file can't be read, is not YAML, or does not match `model`; one line per
-            error, as ``path:line: key: error``.
     """
     text = _read(path)
     try:
@@ -85,11 +83,7 @@ def read_with_lines(
 
 
 def parse_yaml(text: str) -> object:
-    """Parse one YAML document.
-
-    Raises:
-        YAMLError: the document is invalid.
-    """
+    """Parse one YAML document; raise `YAMLError` if the document is invalid."""
     try:
         return yaml.safe_load(text)
     except _NOT_YAML as error:

@@ -44,8 +44,7 @@ _NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9_-]{1,63}(?
 def split_address(address: str) -> tuple[str, int]:
     """Split ``ip:port``, ``[v6]:port`` or ``name:port``; return the host without brackets.
 
-    Raises:
-        ValueError: the address has a different form; the message says what is wrong.
+    Raise `ValueError` if the address has a different form; the message says what is wrong.
     """
     scheme, marked, rest = address.partition("://")
     if marked and scheme:
@@ -95,8 +94,7 @@ def is_loopback(address: str) -> bool:
 def endpoint_address(address: str) -> str:
     """Normalize an endpoint's address, or its base URL as clients write it.
 
-    Raises:
-        ValueError: it is neither; the message says what is wrong.
+    Raise `ValueError` if it is neither; the message says what is wrong.
     """
     scheme, marked, rest = address.strip().partition("://")
     if not marked:
@@ -129,8 +127,7 @@ HttpUrl = Annotated[str, AfterValidator(_http_url)]
 def check_model_name(name: str) -> str:
     """Return the name if it can be sent in headers and in comma-separated lists.
 
-    Raises:
-        ValueError: the name is invalid; the message says why.
+    Raise `ValueError` if the name is invalid; the message says why.
     """
     if not name.isprintable() or "," in name or name != name.strip():
         raise ValueError(
@@ -202,8 +199,7 @@ class Endpoint(BaseModel):
     def way(self) -> Way:
         """Return how to reach the endpoint.
 
-        Raises:
-            SettingError: `ca_file` or `key_file` can't be read.
+        Raise `SettingError` if `ca_file` or `key_file` can't be read.
         """
         _, slash, path = self.address.removeprefix("https://").partition("/")
         if self.ca_file is not None and not self.ca_file.is_file():
@@ -263,8 +259,7 @@ class EndpointsDocument(BaseModel):
 def load_endpoints(path: Path) -> tuple[EndpointSpec, ...]:
     """Read an endpoints file; addresses may still be DNS names.
 
-    Raises:
-        SettingError: one line per error, with the file, the line, the key and the fix.
+    Raise `SettingError` with a line per error: file, line, key and fix.
     """
     return _specs(path, read_document(path, EndpointsDocument))
 
@@ -277,11 +272,7 @@ def _specs(path: Path, document: EndpointsDocument) -> tuple[EndpointSpec, ...]:
 
 
 def _key(path: Path) -> str:
-    """Read an engine's key.
-
-    Raises:
-        SettingError: the file can't be read, or has no valid key.
-    """
+    """Read an engine's key; raise `SettingError` if the file can't be read, or has no valid key."""
     try:
         key = read_file(path, MAX_KEY_BYTES).decode("ascii", "replace").strip()
     except OSError as error:

@@ -88,9 +88,7 @@ def get(
 
     The caller must set a timeout. Without `key` the engine's key is not sent. `sent` is called once
     the request's headers are sent, and again if its kept-alive connection turns out to be dead.
-
-    Raises:
-        ClientError, OSError, ValueError: there is no response.
+    Raise `ClientError`, `OSError` or `ValueError` if there is no response.
     """
     options = options_for(spec, url, key=key)
     return session.get(url, allow_redirects=False, trace_request_ctx=sent, **options)

@@ -62,8 +62,7 @@ def is_overwritten(before: Stamp, now: Stamp) -> bool:
 def read_file(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     """Return a file's content, without waiting forever for a device or a pipe.
 
-    Raises:
-        OSError: it can't be read, or is larger than `max_bytes`, or a pipe stalls.
+    Raise `OSError` if it can't be read, or is larger than `max_bytes`, or a pipe stalls.
     """
     poll, content = select.poll(), b""
     try:
@@ -87,10 +86,8 @@ def replace_file(path: Path, content: bytes, mode: int = 0o600) -> None:
 
     By default, only its owner can read it; the umask applies to `mode`.
 
-    Other threads and processes may write the same file; the last one wins.
-
-    Raises:
-        OSError: the file can't be written; the old content stays.
+    Other threads and processes may write the same file; the last one wins. Raise `OSError` if the
+    file can't be written; the old content stays.
     """
     if path.is_char_device() or path.is_fifo():  # such as /dev/null
         raise OSError(errno.EINVAL, "not a regular file")

@@ -94,8 +94,7 @@ _FOLLOWED = (*_WHOLE, None, "unknown")
 def decode_batch(payload: bytes, groups: Groups) -> list[Event]:
     """Decode one message into events; fields after its time and its events are ignored.
 
-    Raises:
-        ValueError: the message is not a batch of events.
+    Raise `ValueError` if the message is not a batch of events.
     """
     try:
         at_s, events, *_ = msgspec.msgpack.decode(payload)

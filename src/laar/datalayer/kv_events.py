@@ -261,8 +261,7 @@ def _url(address: str, label: str, rank: int) -> str:
 def _read(frames: Sequence[bytes]) -> tuple[int, bytes]:
     """Return a message's number and payload.
 
-    Raises:
-        ValueError: the message has no valid number.
+    Raise `ValueError` if the message has no valid number.
     """
     _, number, payload = frames
     if len(number) != _NUMBER_BYTES:

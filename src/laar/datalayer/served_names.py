@@ -175,8 +175,7 @@ class Listed(NamedTuple):
 def read_list(body: bytes, most: int | None = None) -> list[Listed]:
     """Return the valid models among the first `most` in the body of ``GET /v1/models``.
 
-    Raises:
-        ValueError: the body is not a list of models.
+    Raise `ValueError` if the body is not a list of models.
     """
     try:
         entries: Any = orjson.loads(body)["data"]

@@ -114,14 +114,11 @@ def write_eds(
 
     Envoy alone sends no request to just any endpoint if a model in `expected` has none at present.
 
-    Creates the directory. Several processes may write one file; the last wins.
-    With `keeps_others`, an empty list does not replace a file: a starting picker has no endpoints
-    until its cluster's first list or the first DNS answer, and until then Envoy uses the file of
-    the previous picker.
-
-    Raises:
-        SettingError: an address is a hostname, not an IP address.
-        OSError: the file can't be written; the old content stays.
+    Creates the directory. Several processes may write one file; the last wins. With `keeps_others`,
+    an empty list does not replace a file: a starting picker has no endpoints until its cluster's
+    first list or the first DNS answer, and until then Envoy uses the file of the previous picker.
+    Raise `SettingError` if an address is a hostname, not an IP address, and `OSError` if the file
+    can't be written; the old content stays.
     """
     if keeps_others and not specs and path.is_file():
         return

@@ -55,8 +55,7 @@ _RANGES = {
 class BootstrapOptions:
     """The options of a bootstrap; the text below each is also the help of its `laar envoy` option.
 
-    Raises:
-        SettingError: a value is out of range; the message names the option of `laar envoy`.
+    Raise `SettingError` if a value is out of range; the message names the option of `laar envoy`.
     """
 
     picker: str = "127.0.0.1:9002"

@@ -66,11 +66,7 @@ def dying_with_us(command: Sequence[str | Path]) -> list[str | Path]:
 
 
 def find_binary() -> Path:
-    """Return the path of the Envoy to run.
-
-    Raises:
-        SettingError: no Envoy was found.
-    """
+    """Return the path of the Envoy to run; raise `SettingError` if no Envoy was found."""
     # Not imported, since two packages share the top-level name `envoy`.
     spec = importlib.util.find_spec("envoy")
     for location in spec.submodule_search_locations or () if spec else ():
@@ -86,12 +82,11 @@ def find_binary() -> Path:
 def validate(bootstrap: Mapping[str, object], eds: Path) -> None:
     """Have Envoy validate a bootstrap.
 
+    Raise `SettingError` if Envoy rejects the bootstrap; the message is the beginning of Envoy's.
+
     Args:
         bootstrap: a bootstrap, rendered or written by hand.
         eds: its endpoints file; an empty list takes its place if the picker has not written it yet.
-
-    Raises:
-        SettingError: Envoy rejects the bootstrap; the message is the beginning of Envoy's.
     """
     with tempfile.TemporaryDirectory(prefix="laar-envoy-") as directory:
         path = _write(bootstrap, Path(directory))

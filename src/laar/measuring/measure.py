@@ -108,6 +108,8 @@ def ask(
 ) -> Counts:
     """Measure with a progress bar; return the counts.
 
+    Raise `SettingError` if an endpoint, model or file does not exist or can't be used.
+
     Args:
         endpoints: base URLs.
         models: models to ask; empty for all that the endpoints serve.
@@ -117,9 +119,6 @@ def ask(
         console: where to show the bar.
         seconds: time limit; None for no limit.
         modes: modes in which to ask models as well.
-
-    Raises:
-        SettingError: an endpoint, model or file does not exist or can't be used.
     """
     counts = Counts()
 
@@ -157,8 +156,7 @@ async def discover(
 ) -> list[Target]:
     """Return the models that each endpoint serves, without aliases.
 
-    Raises:
-        SettingError: an endpoint lists no model at ``/v1/models``.
+    Raise `SettingError` if an endpoint lists no model at ``/v1/models``.
     """
     targets: list[Target] = []
     timeout = aiohttp.ClientTimeout(total=_DISCOVER_S)
@@ -202,6 +200,9 @@ async def measure(
 ) -> Counts:
     """Ask the questions that have no answer in `out` yet, and append the outcomes to it.
 
+    Raise `SettingError` if two questions have the same id, or the file can't be written or is not a
+    file of outcomes.
+
     Args:
         targets: endpoints to ask; targets of one model share its questions.
         questions: iterated once; ids must be unique.
@@ -209,10 +210,6 @@ async def measure(
         asking: how to ask; None for the defaults.
         counts: the counts to update; None to start new counts.
         progress: called after each outcome.
-
-    Raises:
-        SettingError: two questions have the same id, or the file can't be written or is not a file
-            of outcomes.
     """
     asking = asking or Asking()
     asked = list(questions)
@@ -246,10 +243,8 @@ async def measure(
 def answered_in(out: Path) -> set[tuple[str, str]]:
     """Return the (query, model) pairs that have an answer, and end an incomplete last line.
 
-    Unreadable lines are kept; `laar fit` reports them.
-
-    Raises:
-        SettingError: the file does not contain outcomes; it is left unchanged.
+    Unreadable lines are kept; `laar fit` reports them. Raise `SettingError` if the file does not
+    contain outcomes; it is left unchanged.
     """
     answered: set[tuple[str, str]] = set()
     if not out.exists():

@@ -52,9 +52,8 @@ class _FileQuestion(BaseModel):
 def read_questions(path: Path) -> list[Question]:
     """Read an evaluation set.
 
-    Raises:
-        SettingError: the file contains no questions, or a line is invalid.
-        OSError: it can't be read.
+    Raise `SettingError` if the file contains no questions, or a line is invalid, and `OSError` if
+    it can't be read.
     """
     with path.open("rb") as file:
         lines = enumerate(iter(partial(file.readline, _MAX_LINE_BYTES), b""), 1)

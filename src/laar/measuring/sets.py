@@ -34,13 +34,12 @@ _WORDS = ("amber", "birch", "cedar", "delta", "ember", "flint", "grove", "heath"
 def made_questions(sets: Sequence[str], number: int, seed: int = 0) -> list[Question]:
     """Return questions, cycling through all sets and levels, so that any prefix is balanced.
 
+    Raise `SettingError` if a set does not exist.
+
     Args:
         sets: names from `SETS`.
         number: number of questions.
         seed: random seed; questions of different seeds have different ids.
-
-    Raises:
-        SettingError: a set does not exist.
     """
     for name in sets:
         if name not in SETS:

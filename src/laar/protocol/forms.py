@@ -29,12 +29,11 @@ _HEADINGS = BytesHeaderParser()
 def field_span(body: bytes, name: str) -> Span | None:
     """Return the span of a field's value: the last of any repeated fields, as in engines.
 
+    Raise `RequestError` if the form has too many parts, part headers that are too long, or its
+    boundary inside a part.
+
     Returns:
         None if the body is not a form or lacks the field.
-
-    Raises:
-        RequestError: the form has too many parts, part headers that are too long, or its boundary
-            inside a part.
     """
     opening = _OPENING.match(body)
     if opening is None:

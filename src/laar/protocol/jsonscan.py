@@ -123,8 +123,7 @@ def is_quick(text: bytes) -> bool:
 def parse_in_pieces(text: bytes | memoryview, levels: int = _MAX_LEVELS) -> Any:
     """Parse plain JSON; each string over `MAX_AT_ONCE_BYTES` becomes a `CutText`.
 
-    Raises:
-        ValueError: it is not plain JSON, or nested too deeply.
+    Raise `ValueError` if it is not plain JSON, or nested too deeply.
     """
     if len(text) <= MAX_AT_ONCE_BYTES and is_quick(whole := bytes(text)):
         return orjson.loads(whole)

@@ -212,9 +212,8 @@ def try_read(api: Api, body: bytes) -> Body | RequestError:
 def _peek(body: bytes) -> str:
     """Return the model that an opaque body names; empty if it is not a JSON object.
 
-    Raises:
-        RequestError: 415 if the body is compressed or UTF-16, since it may name any model; 400 if
-            it names hosts for the engine.
+    Raise `RequestError` if 415 if the body is compressed or UTF-16, since it may name any model;
+    400 if it names hosts for the engine.
     """
     begin = body[:64].decode(json.detect_encoding(body), "ignore").lstrip("\ufeff \t\r\n")
     if begin and begin[0] != "{" and not body.startswith(_COMPRESSED):
@@ -232,8 +231,7 @@ def _peek(body: bytes) -> str:
 def _document(body: bytes) -> tuple[dict[str, Any], bool, Collection[str]]:
     """Return the body as an object, whether `orjson` accepts it, and its members' names.
 
-    Raises:
-        RequestError: the body is not a JSON object, or names hosts for the engine.
+    Raise `RequestError` if the body is not a JSON object, or names hosts for the engine.
     """
     if body.startswith(_COMPRESSED):
         raise RequestError(415, "compressed-body", "the body is compressed; send it as plain JSON")
@@ -276,8 +274,7 @@ def _long_document(body: bytes) -> tuple[Any, Collection[str] | None]:
 def _scalars(body: bytes) -> tuple[dict[str, Any], Collection[str]]:
     """Read the members in `_READ_AT_LENGTH` that are scalars, and the names of all.
 
-    Raises:
-        RequestError: the body is not an object.
+    Raise `RequestError` if the body is not an object.
     """
     text = utf8_of(body)
     spans = member_spans(text)

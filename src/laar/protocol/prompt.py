@@ -46,8 +46,7 @@ class UnknownPromptError(Exception):
 class PromptSpans:
     """Collects the texts of a prompt, and the last one from the user.
 
-    Raises:
-        UnknownPromptError: there are more than `MAX_SPANS`, or digests of `MAX_HASHED_BYTES`.
+    Raise `UnknownPromptError` if there are more than `MAX_SPANS`, or digests of `MAX_HASHED_BYTES`.
     """
 
     body: bytes

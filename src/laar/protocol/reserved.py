@@ -93,10 +93,8 @@ def header_pattern() -> str:
 def check_members(document: dict[str, Any]) -> None:
     """Raise an error if a body names hosts for the engine to contact.
 
-    The body's own members and those of its objects with parameters are examined.
-
-    Raises:
-        RequestError: 400; it names the member.
+    The body's own members and those of its objects with parameters are examined. Raise
+    `RequestError` if 400; it names the member.
     """
     left, examined = [(document, False)], 0
     for members, within in left:  # `within` an object that describes a transfer

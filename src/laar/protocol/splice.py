@@ -22,15 +22,13 @@ NOT_AN_OBJECT = "the body must be a JSON object that is valid and not nested too
 def splice_model(body: bytes, name: str, span: Span | None = None) -> bytes:
     """Return the body with its top-level `model` replaced and every other byte unchanged.
 
-    The last of any repeated keys is replaced, since engines use it; a missing key is added.
+    The last of any repeated keys is replaced, since engines use it; a missing key is added. Raise
+    `RequestError` if the body is neither an object nor a form with that field.
 
     Args:
         body: a body accepted by `read_body`: an object, or a form with that field.
         name: the new model name.
         span: span of the value, if known; empty if the body has no `model`.
-
-    Raises:
-        RequestError: the body is neither an object nor a form with that field.
     """
     field = field_span(body, "model")
     if field is not None:
@@ -59,10 +57,8 @@ def splice_members(body: bytes, members: bytes) -> bytes:
 def model_span(body: bytes) -> Span:
     """Return the span of the top-level `model`'s value, quotes included; the last if repeated.
 
-    Return an empty span if the body has no `model`.
-
-    Raises:
-        RequestError: the body is not an object, not UTF-8, or nested too deeply.
+    Return an empty span if the body has no `model`. Raise `RequestError` if the body is not an
+    object, not UTF-8, or nested too deeply.
     """
     text = utf8_of(body)
     spans = member_spans(text)

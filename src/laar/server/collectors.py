@@ -298,8 +298,7 @@ class Collectors:
 def must_exist(endpoints_file: Path) -> None:
     """Reject an endpoints file that does not exist.
 
-    Raises:
-        SettingError: names the setting and a fix.
+    Raise `SettingError` if names the setting and a fix.
     """
     if not endpoints_file.is_file():
         raise SettingError(

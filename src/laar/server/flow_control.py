@@ -40,9 +40,8 @@ class Waiting:
     async def outcome(self) -> tuple[Decision, float]:
         """Return the decision and the seconds waited; forget the request if cancelled.
 
-        Raises:
-            RequestError: no endpoint can serve it, or it was shed.
-            Exception: deciding failed with an internal error.
+        Raise `RequestError` if no endpoint can serve it, or it was shed, and `Exception` if
+        deciding failed with an internal error.
         """
         try:
             outcome = await self.future
@@ -87,9 +86,8 @@ class FlowControl:
     def ask(self, request: Request, now: float) -> Decision | Waiting:
         """Return the decision, or a `Waiting` if the request has to wait.
 
-        Raises:
-            RequestError: no endpoint can serve it, or it was shed.
-            Exception: deciding failed with an internal error.
+        Raise `RequestError` if no endpoint can serve it, or it was shed, and `Exception` if
+        deciding failed with an internal error.
         """
         try:
             answer = self._admission.ask(request, now)

@@ -74,8 +74,7 @@ class GrpcServer:
     def bind(self, address: str) -> int:
         """Bind to ``host:port``; return the port.
 
-        Raises:
-            OSError: the address cannot be listened on.
+        Raise `OSError` if the address cannot be listened on.
         """
         try:
             if (identity := self._identity) is None:

@@ -34,11 +34,7 @@ _MAX_NAMED = 5  # models named in a problem
 
 
 class Learning:
-    """The learners of one picker.
-
-    Raises:
-        SettingError: the artifact cannot be used.
-    """
+    """The learners of one picker; raise `SettingError` if the artifact cannot be used."""
 
     def __init__(self, settings: Accuracy, clock: Callable[[], float]) -> None:
         self.clock = clock
@@ -148,8 +144,7 @@ class Learning:
 def artifact_of(settings: Accuracy) -> CapabilityModel:
     """Return the artifact in the settings, or an empty artifact if there is none.
 
-    Raises:
-        SettingError: it cannot be used.
+    Raise `SettingError` if it cannot be used.
     """
     if settings.capability is None:
         return CapabilityModel()

@@ -28,8 +28,7 @@ _METADATA_BYTES = 1 << 20
 def server_of(transport: str, **limits: Any) -> Server:
     """Return a server on a transport (`listen.transport`), not yet bound.
 
-    Raises:
-        ModuleNotFoundError: it needs an extra.
+    Raise `ModuleNotFoundError` if it needs an extra.
     """
     if transport == "grpc":
         from laar.server.grpc_server import GrpcServer
@@ -56,8 +55,7 @@ def picking_server(
 def bind(server: Server, name: str, address: str) -> int:
     """Bind a server to the address ``host:port`` of the setting `listen.<name>`; return the port.
 
-    Raises:
-        SettingError: the address cannot be bound.
+    Raise `SettingError` if the address cannot be bound.
     """
     try:
         return server.bind(address)

@@ -125,9 +125,7 @@ class SettingsReloader:
     def _read(self, path: Path) -> tuple[Loaded, Change, Parts]:
         """Reread all files; run in a thread.
 
-        Raises:
-            SettingError: a file can't be used.
-            OSError: a path can't be accessed.
+        Raise `SettingError` if a file can't be used, and `OSError` if a path can't be accessed.
         """
         if path.exists() and not path.is_file():  # reading a pipe might never end
             raise SettingError(f"{path}: not a regular file")

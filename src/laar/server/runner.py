@@ -60,13 +60,12 @@ _STALL_TICK_S = 0.25
 class Runner:
     """Runs one picker.
 
+    Raise `SettingError` if an artifact, token, export or store in the settings cannot be used.
+
     Args:
         settings: the settings; the files they were loaded from are watched.
         seed: seed of all random draws; None means a random seed.
         home: directory of the process that restarts this picker, if there is one.
-
-    Raises:
-        SettingError: an artifact, token, export or store in the settings cannot be used.
     """
 
     def __init__(
@@ -105,8 +104,7 @@ class Runner:
     def prepare(self) -> None:
         """Read all files that the settings name, without opening a port; `run` calls it.
 
-        Raises:
-            SettingError: a file cannot be used.
+        Raise `SettingError` if a file cannot be used.
         """
         settings = self.picker.settings
         if settings.listen.tls is not None:
@@ -118,8 +116,7 @@ class Runner:
     async def run(self, *, started: asyncio.Event | None = None) -> None:
         """Set `started` once serving, serve until `stop` is called, then drain.
 
-        Raises:
-            SettingError: an address cannot be bound, or a file cannot be used.
+        Raise `SettingError` if an address cannot be bound, or a file cannot be used.
         """
         picker, settings = self.picker, self.picker.settings
         loop = asyncio.get_running_loop()
@@ -254,12 +251,11 @@ class Runner:
 def serve(settings: Loaded, *, home: Home | None = None) -> None:
     """Run a picker until SIGTERM or SIGINT, then exit the process; SIGHUP rereads the settings.
 
+    Raise `LaarError` if the picker cannot start.
+
     Args:
         settings: the loaded settings.
         home: directory of the process that restarts this picker, if there is one.
-
-    Raises:
-        LaarError: the picker cannot start.
     """
     import uvloop
 

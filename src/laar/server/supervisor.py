@@ -68,13 +68,12 @@ class Home:
 def supervise(loaded: Loaded, command: Sequence[str], envoy: EnvoyProcess) -> None:
     """Run a picker and Envoy until SIGTERM or SIGINT. Blocks.
 
+    Raise `LaarError` if the picker or Envoy could not start, or Envoy exited unexpectedly.
+
     Args:
         loaded: the settings; each picker reads them again.
         command: the picker's command; the parent's directory is appended.
         envoy: the Envoy to run.
-
-    Raises:
-        LaarError: the picker or Envoy could not start, or Envoy exited unexpectedly.
     """
     with tempfile.TemporaryDirectory(prefix="laar-picker-") as directory:
         asyncio.run(_Parent(loaded, command, Home(Path(directory)), envoy).run())
@@ -113,8 +112,7 @@ class _Parent:
     async def _keep_envoy(self) -> None:
         """Run Envoy from the picker's start until a stop is requested; then drain it.
 
-        Raises:
-            LaarError: Envoy can't start, or exited unexpectedly.
+        Raise `LaarError` if Envoy can't start, or exited unexpectedly.
         """
         envoy = self.envoy
         while not (self._stopping.is_set() or self.home.beat.exists()):  # noqa: ASYNC110
@@ -161,8 +159,7 @@ class _Parent:
     async def _run_picker(self) -> int:
         """Run a picker until it ends; return its status.
 
-        Raises:
-            OSError: no process can be started now.
+        Raise `OSError` if no process can be started now.
         """
         self.home.beat.unlink(missing_ok=True)
         process, self._next = self._next, None

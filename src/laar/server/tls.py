@@ -79,12 +79,11 @@ Use = Callable[[Identity], Awaitable[None]]
 class ServerTls:
     """The certificate in use.
 
+    Raise `SettingError` if a file can't be used.
+
     Args:
         settings: the certificate's files, or self-signed.
         problems: receives problems with files, and an expired certificate.
-
-    Raises:
-        SettingError: a file can't be used.
     """
 
     def __init__(self, settings: Tls, problems: Problems) -> None:
@@ -119,8 +118,7 @@ class ServerTls:
 def check_tls(settings: Tls) -> None:
     """Check the certificate before serving.
 
-    Raises:
-        SettingError: a file can't be used, or the certificate is not valid now.
+    Raise `SettingError` if a file can't be used, or the certificate is not valid now.
     """
     if (why := _invalid(settings, _load(settings, None), datetime.now(UTC))) is not None:
         raise _unusable(why.partition(": ")[2], setting="listen.tls.cert_file")

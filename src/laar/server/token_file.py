@@ -17,8 +17,7 @@ VIEWERS, OUTCOMES = "decisions.viewers_token_file", "accuracy.outcomes_token_fil
 def token_in(settings: Settings, setting: str) -> str | None:
     """Read the token for viewers or for reports of outcomes; return None if no file is set.
 
-    Raises:
-        SettingError: the file can't be read, or has no valid token.
+    Raise `SettingError` if the file can't be read, or has no valid token.
     """
     path = value_at(settings, setting)
     if path is None:

@@ -76,8 +76,7 @@ class Handler:
 def listener(host: str, port: int, family: int, *, backlog: int | None = None) -> socket.socket:
     """Return a listening TCP socket; on ``::`` it accepts both families if the system supports it.
 
-    Raises:
-        OSError: the address cannot be listened on.
+    Raise `OSError` if the address cannot be listened on.
     """
     return socket.create_server(
         (host, port),

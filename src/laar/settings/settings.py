@@ -56,8 +56,7 @@ class Settings(Section):
     def listed(self) -> list[EndpointSpec]:
         """Return the endpoints listed in the settings.
 
-        Raises:
-            SettingError: a file that an endpoint refers to can't be read.
+        Raise `SettingError` if a file that an endpoint refers to can't be read.
         """
         found = []
         for index, endpoint in enumerate(self.endpoints):
@@ -70,8 +69,7 @@ class Settings(Section):
     def declared(self) -> list[EndpointSpec]:
         """Return the endpoints listed in the settings and in the endpoints file.
 
-        Raises:
-            SettingError: a file can't be read, or is invalid.
+        Raise `SettingError` if a file can't be read, or is invalid.
         """
         file = self.endpoints_file
         return [*self.listed(), *(load_endpoints(file) if file is not None else ())]
@@ -127,11 +125,7 @@ class Loaded:
 
 
 def load(path: Path) -> Loaded:
-    """Read the settings.
-
-    Raises:
-        SettingError: one line per error.
-    """
+    """Read the settings; raise `SettingError` with one line per error."""
     stamps = {path: stamp_of(path)}
     if not path.exists():
         raise SettingError(

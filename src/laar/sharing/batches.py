@@ -64,8 +64,7 @@ _read = msgspec.json.Decoder(Batch).decode
 def read_batch(namespace: str, data: bytes) -> tuple[Batch, int]:
     """Read a batch; return it and the number of its invalid loads and records.
 
-    Raises:
-        Unreadable: the data is too long, not a batch, or of a different schema or namespace.
+    Raise `Unreadable` if the data is too long, not a batch, or of a different schema or namespace.
     """
     if len(data) > MAX_BATCH_BYTES:
         raise Unreadable("too-long")

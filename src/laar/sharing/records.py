@@ -38,8 +38,7 @@ def to_bytes(hashes: array[int]) -> bytes:
 def from_bytes(data: bytes) -> array[int]:
     """Return the hashes that `to_bytes` wrote.
 
-    Raises:
-        ValueError: the last hash is incomplete.
+    Raise `ValueError` if the last hash is incomplete.
     """
     return array("Q", np.frombuffer(data, "<u8").astype(np.uint64).tobytes())
 

@@ -138,8 +138,7 @@ def _beliefs(beliefs: PrefixBeliefs, addresses: Mapping[int, str], now: float) -
 def read_snapshot(data: bytes, namespace: str) -> dict[str, Any]:
     """Return the snapshot as plain values; may run on any thread.
 
-    Raises:
-        SnapshotFault: the snapshot is damaged, or of a different version or namespace.
+    Raise `SnapshotFault` if the snapshot is damaged, or of a different version or namespace.
     """
     digest, _, body = data.partition(b"\n")
     if len(data) > MAX_SNAPSHOT_BYTES or digest != _digest(body):

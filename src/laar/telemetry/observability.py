@@ -96,8 +96,7 @@ class Observability:
     def start(self, spawn: Callable[[str, Callable[[], Awaitable[None]]], object]) -> None:
         """Start sending spans and writing the log, each as a task that `spawn` makes.
 
-        Raises:
-            SettingError: the ``OTEL_*`` environment can't be used.
+        Raise `SettingError` if the ``OTEL_*`` environment can't be used.
         """
         if self.spans is not None:
             self.spans.begin()
@@ -109,11 +108,10 @@ class Observability:
 def exporter(url: str | None) -> Spans:
     """Return the span exporter, not started yet; only this imports OpenTelemetry.
 
+    Raise `SettingError` if the extra is not installed, or the ``OTEL_*`` environment can't be used.
+
     Args:
         url: where to send spans; None for what the ``OTEL_*`` environment says.
-
-    Raises:
-        SettingError: the extra is not installed, or the ``OTEL_*`` environment can't be used.
     """
     try:
         from laar.telemetry.tracing import Spans

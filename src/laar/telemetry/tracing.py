@@ -110,8 +110,7 @@ class Spans:
     def begin(self) -> None:
         """Start the sending thread.
 
-        Raises:
-            SettingError: the ``OTEL_BSP_*`` environment can't be used.
+        Raise `SettingError` if the ``OTEL_BSP_*`` environment can't be used.
         """
         sys.setswitchinterval(_SLICE_S)
         try:

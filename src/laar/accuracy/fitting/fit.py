@@ -88,16 +88,15 @@ def fit(
 ) -> Fit:
     """Fit an artifact and evaluate the procedure.
 
+    Raise `SettingError` if there are no judged outcomes, too few queries to hold any out, or too
+    many models, languages, tasks or queries for an artifact.
+
     Args:
         outcomes: judged outcomes, one per query and model.
         created: the date to record in the artifact.
         data_sha256: hash of the files that the outcomes come from.
         hold_out: share of the queries, chosen by a hash, that is reserved for `laar evaluate`; the
             artifact then records which queries it was fitted on.
-
-    Raises:
-        SettingError: there are no judged outcomes, too few queries to hold any out, or too many
-            models, languages, tasks or queries for an artifact.
     """
     judged = [
         outcome

@@ -135,8 +135,7 @@ def is_kept_back(query_id: str, share: float) -> bool:
 def read_records(paths: Sequence[Path]) -> GradedAnswers:
     """Read files of graded answers.
 
-    Raises:
-        SettingError: a file can't be read or is mostly unreadable, or there is no verdict.
+    Raise `SettingError` if a file can't be read or is mostly unreadable, or there is no verdict.
     """
     read = []
     for path in paths:

@@ -20,14 +20,13 @@ def scan(
 ) -> list[Block]:
     """Return the blocks of documents in a text, in the first format that matches.
 
+    Raise `Refused` if there may be documents, but they can't be separated or moved safely.
+
     Args:
         text: the text, decoded.
         formats: the formats to look for.
         is_parts: the text is the JSON of a message's content.
         by_tool: a tool returned the text.
-
-    Raises:
-        Refused: there may be documents, but they can't be separated or moved safely.
     """
     found = next(filter(None, _found(text, formats, is_parts, by_tool)), [])
     return [block for block in found if len(block.items) >= MIN_DOCS]

@@ -25,12 +25,11 @@ _Run = list[tuple[int, Path]]
 def scan(text: str, *, by_tool: bool) -> list[Block]:
     """Return the longest run of blocks that are documents.
 
+    Raise `Refused` if there are too many, or an object has a duplicate key.
+
     Args:
         text: JSON of the content.
         by_tool: a tool returned the content.
-
-    Raises:
-        Refused: there are too many, or an object has a duplicate key.
     """
     parts: list[Any] = orjson.loads(text)
     places = [(i, _text_of(part)) for i, part in enumerate(parts)]

@@ -69,8 +69,7 @@ class ApiAccess:
 def in_cluster(account: Path = ACCOUNT) -> ApiAccess:
     """Return the address and credentials of the API server for a process in a pod.
 
-    Raises:
-        SettingError: laar is not in a pod, or the pod has no service account token.
+    Raise `SettingError` if laar is not in a pod, or the pod has no service account token.
     """
     host = os.environ.get("KUBERNETES_SERVICE_HOST")
     port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
@@ -103,11 +102,7 @@ class ApiServer:
         await self._session.close()
 
     async def list_page(self, path: str, query: Mapping[str, str]) -> Any:
-        """Get one page of a list.
-
-        Raises:
-            ApiError: the request failed.
-        """
+        """Get one page of a list; raise `ApiError` if the request failed."""
         limits = aiohttp.ClientTimeout(total=LIST_TIMEOUT_S)
         async with self._get(path, query, limits) as content:
             body = await read_capped(content, MAX_PAGE_BYTES)
@@ -119,8 +114,7 @@ class ApiServer:
     async def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[AsyncIterator[Any]]:
         """Open a watch; its events end when the server closes it.
 
-        Raises:
-            ApiError: the watch could not be opened, or was aborted.
+        Raise `ApiError` if the watch could not be opened, or was aborted.
         """
         limits = aiohttp.ClientTimeout(
             total=None, sock_connect=LIST_TIMEOUT_S, sock_read=WATCH_S + WATCH_GRACE_S

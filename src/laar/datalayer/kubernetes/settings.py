@@ -99,8 +99,7 @@ class KubernetesSource(BaseModel):
     def way(self) -> Way:
         """Return how to reach the pods.
 
-        Raises:
-            SettingError: `ca_file` or `key_file` can't be read.
+        Raise `SettingError` if `ca_file` or `key_file` can't be read.
         """
         if not self.base_url and self.key_file is None:
             return PLAIN
@@ -116,8 +115,7 @@ class KubernetesSource(BaseModel):
     def access(self) -> ApiAccess:
         """Return the API server's address and credentials, with the namespace.
 
-        Raises:
-            SettingError: no API server is set, and laar is not in a pod.
+        Raise `SettingError` if no API server is set, and laar is not in a pod.
         """
         from laar.datalayer.kubernetes.api import ApiAccess, in_cluster
 

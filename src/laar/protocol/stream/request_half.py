@@ -285,8 +285,7 @@ class RequestHalf(StreamState):
     def _reworked(self, hook: BodyHook, read: Body, now: float) -> Body:
         """Pass the body to the hook; return its fields, read again if the hook changed it.
 
-        Raises:
-            RequestError: the changed body cannot be read.
+        Raise `RequestError` if the changed body cannot be read.
         """
         rework = self.rework = hook.apply(
             bytes(self.body.data or b""),

@@ -88,10 +88,8 @@ def explain(picker: Picker, request: CoreRequest) -> dict[str, object]:
     """Return the record of the decision that would be made now; reserve nothing.
 
     Its `aims` are the endpoints to which it would go with each aim. Its `too_long` tells whether
-    the prompt, with its answer's limit, exceeds every candidate's context window.
-
-    Raises:
-        RequestError: the request would be refused, with this status and reason.
+    the prompt, with its answer's limit, exceeds every candidate's context window. Raise
+    `RequestError` if the request would be refused, with this status and reason.
     """
     now, memory = picker.clock(), picker.observability.memory
     director = picker.director
@@ -110,14 +108,13 @@ def explain(picker: Picker, request: CoreRequest) -> dict[str, object]:
 def read_request(picker: Picker, body: bytes, headers: Mapping[str, str]) -> CoreRequest:
     """Read a request to explain; may run in another thread.
 
+    Raise `RequestError` if it would be refused regardless of the fleet's state.
+
     Args:
         picker: its settings are used and, of its rules, the model rewrites.
         body: the request's body.
         headers: its headers, in lower case; ``:path`` is derived if missing, and `POOL`
             names the pool that the gateway sends the request to.
-
-    Raises:
-        RequestError: it would be refused regardless of the fleet's state.
     """
     now, headers = picker.clock(), {":path": path_of(body), ":method": "POST", **headers}
     environment = Environment(

@@ -32,11 +32,7 @@ TOKENS_S = 5.0
 
 
 class AdminPort:
-    """The admin port of a picker.
-
-    Raises:
-        SettingError: a token file cannot be used.
-    """
+    """The admin port of a picker; raise `SettingError` if a token file cannot be used."""
 
     def __init__(self, picker: Picker, health: HealthService) -> None:
         self._picker = picker
@@ -85,8 +81,7 @@ class AdminPort:
     def open(self) -> AdminServer:
         """Bind the port; requests wait until the server runs.
 
-        Raises:
-            SettingError: the address cannot be bound.
+        Raise `SettingError` if the address cannot be bound.
         """
         host, port = split_address(self._picker.settings.listen.admin)
         try:

@@ -74,8 +74,7 @@ class _BoundedProtocol(H11Protocol):
 class AdminServer(uvicorn.Server):
     """uvicorn on a socket bound in advance, without signal handlers: the runner stops it.
 
-    Raises:
-        OSError: the address cannot be bound.
+    Raise `OSError` if the address cannot be bound.
     """
 
     def __init__(self, app: ASGIApp, host: str, port: int) -> None:

@@ -122,8 +122,7 @@ class ExternalProcessor(Recorder):
     def _listed(self, pool: str, name: str) -> bytes | None:
         """Return the models of a pool or of all pools, or a single model; None without endpoints.
 
-        Raises:
-            RequestError: there is no model of that name, or not now.
+        Raise `RequestError` if there is no model of that name, or not now.
         """
         table = self.director.table
         table.away.look(self.clock())

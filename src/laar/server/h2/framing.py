@@ -37,8 +37,7 @@ class Unframer:
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield the messages that a piece completes, each before parsing the next.
 
-        Raises:
-            CallError: a message is compressed or too long.
+        Raise `CallError` if a message is compressed or too long.
         """
         held, at = self.held, 0
         held += data

@@ -123,8 +123,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
     def received(self, kind: int, stream_id: int, piece: bytes) -> list[Any]:
         """Return the events of headers or a reset that `takes` accepted, or of `LIBRARY` bytes.
 
-        Raises:
-            ProtocolError: the peer broke a rule.
+        Raise `ProtocolError` if the peer broke a rule.
         """
         events: list[Any]
         if kind == LIBRARY:

@@ -84,8 +84,7 @@ class H2Server:
     def bind(self, address: str) -> int:
         """Bind to ``host:port``; return the port.
 
-        Raises:
-            OSError: the address cannot be listened on.
+        Raise `OSError` if the address cannot be listened on.
         """
         host, port = split_address(address)
         known = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)

@@ -59,8 +59,7 @@ def new_origin() -> str:
 def secret_of(share: Share) -> bytes | None:
     """Return the hash key derived from `secret_file`; None if there is no file.
 
-    Raises:
-        SettingError: the file can't be read, or its secret is too short.
+    Raise `SettingError` if the file can't be read, or its secret is too short.
     """
     if share.secret_file is None:
         return None

@@ -54,16 +54,14 @@ class StoreError(Exception):
 class Store:
     """Transports batches in one order for all pickers, so a snapshot includes all earlier ones.
 
-    Every method except `close` raises `StoreError` if the store cannot be used.
+    Every method except `close` raises `StoreError` if the store cannot be used. Raise
+    `SettingError` if the extra is not installed, or a file cannot be read.
 
     Args:
         share: the store's address and credentials.
         settings: namespace and times.
         origin: name of this picker, whose entries are not received.
         secret: the hash secret from the settings; None means the store's.
-
-    Raises:
-        SettingError: the extra is not installed, or a file cannot be read.
     """
 
     def __init__(
@@ -277,8 +275,7 @@ class Store:
 def _tls(share: Share) -> dict[str, Any]:
     """Return the client's TLS options; the store's certificate is always verified.
 
-    Raises:
-        SettingError: a file cannot be used, so every connection would fail.
+    Raise `SettingError` if a file cannot be used, so every connection would fail.
     """
     try:
         context = ssl.create_default_context(cafile=share.ca_file)
