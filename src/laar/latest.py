@@ -38,7 +38,6 @@ class Shared(Latest[K, V]):
     keeps at least its share of `most` entries.
 
     Args:
-        most: maximum number of entries.
         owner: returns the owner of a key and its value.
     """
 

@@ -11,11 +11,7 @@ SLICE_S = 0.002
 
 
 class Slice:
-    """The current time slice of some work. Each step of the work should take at most 1 ms.
-
-    Args:
-        clock: seconds, monotonic.
-    """
+    """The current time slice of some work. Each step of the work should take at most 1 ms."""
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         self._clock = clock or monotonic

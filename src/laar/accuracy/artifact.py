@@ -205,7 +205,6 @@ class Capability(_Part):
     """A capability artifact.
 
     Args:
-        created: date of the fit.
         data_sha256: hash of the outcomes it was fitted on.
         text: terms for texts; None if the outcomes contain no questions or no tasks to distinguish.
         fitted_on: the questions used; None in an artifact of an older laar.

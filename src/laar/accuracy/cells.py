@@ -27,7 +27,6 @@ class Cell:
         at_s: when the counts and the level were last updated.
         tenant: tenant of the outcome that created it.
         correct: decaying count; an offset can move it slightly below 0 or above `outcomes`.
-        outcomes: decaying count.
         levels: level of the leaky bucket that limits reports, by tenant.
         prior: the artifact's probability; None if it is unknown.
         evidence: the cell's evidence about the prior.

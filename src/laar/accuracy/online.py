@@ -83,7 +83,6 @@ class OnlineOutcomes:
 
     Args:
         capability: the artifact to correct; may be replaced. None if nothing was measured.
-        half_life_s: half-life of an outcome.
         cap_per_hour: weight of outcomes that one cell accepts in any hour.
     """
 

@@ -52,8 +52,6 @@ class Answered(NamedTuple):
 
     Args:
         policy: the policy that chose the model.
-        task: task of the request.
-        correct: the reported outcome.
         attempts: number of attempts on the question, including this one.
         seconds: time from the first attempt's decision to the end of this answer; None if one of
             the attempts is forgotten, or this one's end was not seen.

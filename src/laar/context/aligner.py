@@ -77,9 +77,6 @@ class OrderIndex:
 
     A document position takes 80 to 190 bytes; 900 if many orders differ only in the last document.
 
-    Args:
-        capacity_docs: maximum number of positions.
-
     Attributes:
         orders: the orders, by the hash of all their documents, oldest first.
         affinities: popularity counts by scope.

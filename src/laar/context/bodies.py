@@ -34,8 +34,6 @@ class Text(NamedTuple):
 
     Args:
         path: its path in the body.
-        value: the string, decoded.
-        role: role of its message.
         fresh: the text belongs to the last turn.
         parts: the text is the raw JSON of a message's content blocks.
     """

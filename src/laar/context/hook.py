@@ -47,7 +47,6 @@ class ContextHook:
     """Reorders and de-duplicates the documents in request bodies.
 
     Args:
-        settings: settings of its route.
         clock: returns monotonic seconds, for `MAX_ADDED_MS`; None means no time limit.
         memo: changes to running conversations, possibly shared by several hooks; None for its own.
         route: name of the route; requests of different routes never align with each other.

@@ -101,9 +101,6 @@ class SeenText:
 
     Args:
         scope: hash of tenant, route and model.
-        text: the text.
-        lines: its lines.
-        places: its documents.
         labels: number and name at the start of lines, by line.
         pairs: keys of adjacent long lines, and of the text's edges with these.
         counted: what to count of the long lines before documents became one line each.

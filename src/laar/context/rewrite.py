@@ -32,7 +32,6 @@ class BlockChange:
     """The change to one block.
 
     Args:
-        block: the documents.
         order: received positions in sending order.
         repeated: received positions whose text is replaced by a note.
         ids: what replaces the document numbers, by received position; empty to keep the numbers.

@@ -103,7 +103,6 @@ class TurnPlanner:
     Args:
         hook: settings, and what was learned; `commit` adds the contents of the plan.
         scope: hash of tenant, route and model.
-        now: seconds, monotonic.
         ends_at: time on the hook's clock after which the plan is dropped.
         observes: the body will be forwarded unchanged, so the guard does not apply.
         restores: whether ids in the answer can be replaced by numbers.

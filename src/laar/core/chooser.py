@@ -72,6 +72,7 @@ class Chooser:
         health: Health | None = None,
         on_fault: Callable[[PartFailure], None] = lambda _fault: None,
     ) -> None:
+        self.ignored_tried = 0
         self.table = table
         self.rng = rng
         self.assessor = assessor or PlainAssessor()
@@ -271,7 +272,8 @@ class Chooser:
             group = self.candidates.with_modes(group, request.api, measured)
         earlier: Sequence[str] = ()
         if request.tried:
-            earlier, _ = parse_tried(request.tried, self.table.judged)
+            earlier, ignored = parse_tried(request.tried, self.table.judged)
+            self.ignored_tried += ignored
         for known in admitted:
             if known.tried:
                 earlier = (*earlier, *known.tried)

@@ -34,12 +34,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class TemplateProbes:
-    """A collector that learns the chat template of each model.
-
-    Args:
-        prefixes: receives the templates.
-        table: the endpoints.
-    """
+    """A collector that learns the chat template of each model."""
 
     def __init__(self, prefixes: PrefixBeliefs, table: EndpointTable) -> None:
         self._known = prefixes.templates

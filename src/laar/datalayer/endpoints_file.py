@@ -286,7 +286,6 @@ class EndpointsFile:
     """A collector that reports the file's endpoints at the start and after each change.
 
     Args:
-        path: the file.
         sink: receives the endpoints; usually a `Resolver`, since addresses may be DNS names.
     """
 

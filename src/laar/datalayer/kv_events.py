@@ -57,12 +57,7 @@ _END = b"\xff" * _NUMBER_BYTES
 
 
 class KvEvents:
-    """A collector that listens to every endpoint that publishes events.
-
-    Args:
-        targets: returns the current endpoints.
-        sink: receives events and problems.
-    """
+    """A collector that listens to every endpoint that publishes events."""
 
     def __init__(self, targets: Targets, sink: EngineSink) -> None:
         self._targets = targets

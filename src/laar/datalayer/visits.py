@@ -90,8 +90,6 @@ class Visits:
     Args:
         targets: returns the endpoints to visit now; called at each poll.
         sink: receives what visits find, and problems.
-        clock: monotonic seconds.
-        rng: jitters the visits.
         interval_s: seconds between visits to an endpoint, fixed or a function called before each
             visit; None means the subclass's interval.
     """

@@ -31,7 +31,6 @@ class DecisionRecord:
     """A decision, and what was known when it was made.
 
     Args:
-        decision: the decision.
         time_s: wall-clock time of the decision.
         specs: the endpoints known at the time, by slot.
         readings: readings that explain why filters removed endpoints; None if they removed none.

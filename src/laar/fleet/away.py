@@ -42,7 +42,6 @@ class Away(NamedTuple):
     """A model that has no endpoint.
 
     Args:
-        name: its name.
         model: the first name of its endpoints.
         pools: the pools of its endpoints.
         since: monotonic seconds when its endpoints were found to be away; NaN until then.

@@ -68,9 +68,7 @@ class Mode(NamedTuple):
 
     Args:
         name: MODEL:NAME.
-        model: the model.
         members: what bodies get after the opening brace, by API.
-        own_prefix: as in `ModeSettings`.
         reproducible: its members make answers reproducible.
     """
 

@@ -36,7 +36,6 @@ class Page:
         shown: the gauges, then a counter of work; NaN where one is missing.
         in_flight: requests known to be at the endpoint.
         chosen: number of the latest decision for the endpoint.
-        at: when it was read.
         lately: whether known requests were there before the last reading.
         still_s: seconds without a witness, minus those with one.
         idle: what the gauges show without load; empty if they need a witness no longer.

@@ -65,11 +65,8 @@ class Attempt:
     """The record of one request at one endpoint, from its decision to its end.
 
     Args:
-        endpoint: where it was sent.
         stream: the answer is streamed; attempts are compared only with others of the same kind.
-        at: time of the decision.
         predicted_s: expected seconds to its first token.
-        tokens: the prompt's length.
         rtt_s: the round trip, since a distant endpoint is not a slow one.
         ahead: requests in flight at its endpoint when it was sent.
         timed: whether it is known when the endpoint received the request.
@@ -80,7 +77,6 @@ class Attempt:
         progress_at: when more of its answer last arrived.
         good: it is considered good, at least so far.
         judged: its outcome has been counted.
-        useless: its answer was useless.
         overdue: it was silent for too long.
         blamed: that was counted as a failure.
         doubted_at: when its last silence was noticed.

@@ -46,10 +46,6 @@ the engines live on."""
 class Health:
     """Learns from attempts which endpoints answer.
 
-    Args:
-        settings: thresholds; may be changed.
-        rng: spreads trials over time.
-
     Attributes:
         records: what is known about each endpoint; read only.
         questions: the picker's probes of endpoints, and their results.

@@ -71,7 +71,6 @@ class Reply:
     """An endpoint's reply.
 
     Args:
-        status: HTTP status.
         retry_after_s: value of the header; None if it is missing.
         text: first bytes of the body, if they were read.
         event: the text is an error inside an answer that began with 200.

@@ -38,12 +38,7 @@ _IN_BODY = USELESS | {Kind.HANG, Kind.EVENT, Kind.CUT}
 
 
 class Outcomes:
-    """Applies outcomes to the endpoints' records.
-
-    Args:
-        records: the endpoints' records.
-        questions: probes suspects.
-    """
+    """Applies outcomes to the endpoints' records."""
 
     def __init__(self, records: Records, questions: Questions) -> None:
         self._records = records

@@ -43,8 +43,6 @@ class Asked(NamedTuple):
         marks: a bit mask of what an engine may refuse it for (`laar.core.attempts.marks_of`).
         clients: its session, its tenant and the beginning of its prompt, as far as known; each is
             more specific than the next.
-        prompt: hash of its prompt.
-        tenant: its tenant.
     """
 
     marks: int = 0

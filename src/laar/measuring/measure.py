@@ -60,8 +60,6 @@ class Target:
     """A model, or a mode of it, behind a base URL.
 
     Args:
-        base_url: URL of the endpoint.
-        model: name of the model, or MODEL:NAME for a mode.
         base: the base model of an adapter, or the model of a mode; None for others.
         window_tokens: maximum tokens of prompt plus answer; infinite if unknown.
         members: what a mode adds to bodies; None for others.
@@ -79,9 +77,7 @@ class Counts:
     """The counts of a run, so far or at its end.
 
     Args:
-        total: questions of all models.
         asked: requests recorded in this run.
-        resumed: outcomes from earlier runs.
         too_long: questions not sent because they exceed the endpoint's window.
         correct: correct answers in this run.
         failed: requests without an answer; run again to repeat them.

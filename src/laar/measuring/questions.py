@@ -25,10 +25,8 @@ class Question:
     """A question, and how to check its answer.
 
     Args:
-        id: identifies the question across runs; unique in its set.
         ask: returns the messages. It is a function so that long prompts are built one at a time
             instead of all being held in memory.
-        check: the checker of answers.
         task: the task; None to detect it.
     """
 

@@ -10,7 +10,6 @@ class Context(NamedTuple):
 
     Args:
         session: key of the session, with its tenant and model.
-        tokens: its length.
         shared: how many of these tokens were already cached there for others.
         reread_s: cost of prefilling it again, in seconds.
     """

@@ -115,7 +115,6 @@ class Receipt:
     """The record of an entry, to settle or retract it.
 
     Args:
-        chain: the prompt.
         held: number of blocks that were probably cached at the decision, or about to be.
         proven: the proven ones of them.
         state: hash where a recurrent state was expected near the prompt's end; 0 if none.
@@ -152,7 +151,6 @@ class Cut(NamedTuple):
     """The end of a prompt that has left a cache.
 
     Args:
-        slot: the slot.
         end: the last hash of the prompt.
         rest: the last hash of what is left of its own part there; 0 if nothing is.
         most: the hash at which a prompt has repeated most of it.

@@ -119,8 +119,6 @@ class AnswerReader:
     Args:
         events: True for an event stream, False for one JSON document, None if unknown.
         stored: the engine stores what it answers, so read `stored_id` too.
-        status: status of the answer.
-        api: format of the request.
         claims: the media type, if it is not that of the stream which the client asked for. Clients'
             libraries do not look at it, so only what arrives shows whether it is a stream.
         compressed: the body has a content encoding. Of those, gzip and zlib's are read.

@@ -128,15 +128,12 @@ class ResponseHeaders(Event):
     Args:
         status: status code; None if missing.
         streamed: the body is an event stream.
-        count: number of headers.
-        end: no body follows.
         served: the endpoint that served, as Envoy reports it; empty if not reported.
         attempts: number of attempts; 0 if Envoy does not report it.
         details: source of the status, as Envoy reports it; empty if not reported.
         shape: body modes, if this is the stream's first message; else None.
         retry_after_s: seconds in ``retry-after``; None if missing.
         media_type: media type of the body, in lower case; empty if missing.
-        encoded: the body is compressed.
         forged: names of headers that only laar and Envoy may send to clients.
     """
 

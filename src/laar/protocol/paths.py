@@ -173,7 +173,6 @@ class PathFacts(NamedTuple):
     Args:
         api: format of the bodies; opaque for unknown paths.
         unread: their bodies are not read (`bodies.opaque_paths`).
-        denied: they are refused.
         computes: they only compute an answer, which may be done twice; `/responses` may do more,
             and images take too long.
         route: a route that the engines which serve the path have; empty if not known.

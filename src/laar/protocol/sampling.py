@@ -24,7 +24,6 @@ class Sampler:
     Args:
         share: share of answers to read, 0 to 1; 0 reads none. May be changed.
         every_s: seconds after which another answer is read, whatever the share. May be changed.
-        rng: random source.
     """
 
     def __init__(self, share: float, *, every_s: float, rng: random.Random) -> None:

@@ -60,11 +60,7 @@ def flaw_of_type(media_type: str, api: Api, *, stream: bool) -> bool:
 
 
 class Usefulness:
-    """Reads one answer; a finding is final.
-
-    Args:
-        api: format of the request.
-    """
+    """Reads one answer; a finding is final."""
 
     def __init__(self, api: Api) -> None:
         self._roots = _ROOTS.get(api, {}.keys())

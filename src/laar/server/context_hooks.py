@@ -148,8 +148,6 @@ class ContextHooks:
     """The hooks of all routes of a picker; implements `laar.protocol.ports.BodyHook`.
 
     Args:
-        settings: the routes.
-        clock: monotonic seconds.
         problems: receives routes that have switched themselves off.
         faults: counts the errors of hooks.
         sharing: passes orders to other pickers; None keeps them here.

@@ -59,7 +59,6 @@ class FlowControl:
     Args:
         admission: decides which requests go and which wait.
         director: settles decisions whose clients are gone.
-        clock: monotonic seconds.
         waited: called with the outcome of every wait.
     """
 

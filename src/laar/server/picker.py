@@ -58,7 +58,6 @@ class Picker:
 
     Args:
         seed: seed of all random draws; None means a random seed.
-        clock: monotonic seconds.
         snapshot: file for snapshots of learned state if the settings name neither a store nor a
             file; None disables snapshots.
 

@@ -91,7 +91,6 @@ class Loaded:
     """Complete settings, and the origin of each.
 
     Args:
-        settings: settings with absolute paths.
         path: path of the settings file; None without a file.
         origins: ``default`` or ``FILE:LINE``, by the setting's path.
         stamps: stamps of the files that affect the settings, taken before reading.

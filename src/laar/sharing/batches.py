@@ -33,7 +33,6 @@ class Batch(Struct, frozen=True):
     """A picker's records, in order.
 
     Args:
-        schema: version of the format.
         namespace: pickers read only batches of their own namespace.
         origin: name of the sending process; a restarted picker has a new name.
         seq: number of the batch: 1, 2, 3 ...
@@ -41,8 +40,6 @@ class Batch(Struct, frozen=True):
         sent_at_s: wall clock of the sender; used only to display the age of records.
         oldest_open: the oldest open entry; earlier entries have ended, even if no end was received.
         full: loads that this batch does not list are zero.
-        loads: loads by endpoint address.
-        records: the records.
     """
 
     schema: int

@@ -60,7 +60,6 @@ class Sharing:
     The director's prefixes and learners report to this object from now on.
 
     Args:
-        director: director of this picker.
         settings: what to share, and how soon.
         origin: name of this picker process; no other process ever uses it.
         key: secret that keys the hashes.

@@ -34,11 +34,9 @@ class Observability:
     """Remembers and logs decisions.
 
     Args:
-        director: makes the decisions.
         reports: the outcomes that clients report.
         metrics: counts settled decisions and outcomes.
         problems: receives those of the log.
-        clock: monotonic seconds.
         about: returns what the page shows of the picker's other parts.
         log: file of the decision log; None for no log.
         spans: sends a span for each decision; None if tracing is disabled.

@@ -45,7 +45,6 @@ class PoolMetrics:
     Args:
         director: source of the endpoints and engines.
         settings: flow control settings, for the TTFT objectives.
-        clock: returns monotonic seconds.
         admission: flow control; None if it is off.
     """
 

@@ -28,9 +28,6 @@ class Evaluation:
     """Held-out quality of a fit.
 
     Args:
-        overall: scores over all models.
-        models: scores by model.
-        queries: number of held-out queries.
         worth: sentences on what is gained by choosing models with the artifact on these queries.
     """
 

@@ -60,7 +60,6 @@ class Fit:
     """An artifact, and the quality of the procedure on held-out queries.
 
     Args:
-        artifact: the artifact.
         evaluation: the quality of its probabilities.
         no_speed: reasons why models have no speed, by model.
     """

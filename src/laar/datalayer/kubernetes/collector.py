@@ -58,7 +58,6 @@ class KubernetesEndpoints:
     """The collector for one pool, or for one selector.
 
     Args:
-        access: the API server.
         sink: receives endpoints, objectives, rewrites and problems.
         source: the settings, which name the pool or the selector.
     """

@@ -47,8 +47,6 @@ class Mirror(Generic[Kept]):
     """A local copy of the objects of one kind, by name.
 
     Args:
-        api: the API server.
-        resource: the kind of object.
         select: the query's labelSelector or fieldSelector.
         keep: returns the part of an object to store, or None to ignore it.
         changed: called after `objects` changed, and after the first list even if empty.

@@ -65,7 +65,6 @@ class Collected:
         data: the bytes collected, possibly empty; None if there is no body.
         size_bytes: bytes received, including dropped ones; after a change, the new body's size.
         is_complete: the whole body was received.
-        trailers: trailers follow the body.
         changed: the body differs from the client's.
         held_bytes: bytes counted in `held`.
         stays: it is never evicted, since it is forwarded whatever the decision is.

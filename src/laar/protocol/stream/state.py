@@ -27,7 +27,6 @@ class Environment:
     """State shared by all streams of a picker, rebuilt when settings change.
 
     Args:
-        settings: limits and choices.
         new_id: creates ids that nobody can guess, of requests without one and of tickets.
         sampled: returns, given the time, whether to read the answer. Called for inference requests
             in the native shape; the gateway shape shows every answer anyway.
@@ -36,7 +35,6 @@ class Environment:
             request passes as if there were no picker.
         resolved: aliases. Decisions are enforced for these and all other names that the picker
             replaces; None if for none.
-        rules: priorities and model rewrites.
         kept_members: members with which a body sets a mode itself; None if there are no modes.
         hook: may change request bodies; None: bodies stay unchanged.
         held: counts the bytes of unfinished bodies and of those to be read; None means no limit.

@@ -116,7 +116,6 @@ class Guard:
     """Inspects one connection's frames as they arrive.
 
     Args:
-        now: monotonic seconds.
         takes: returns whether a frame (`DATA`, `HEADERS` or `RST_STREAM`) bypasses the library,
             given its type, stream and length; if so, it subtracts DATA from the windows.
     """

@@ -76,11 +76,9 @@ class Sharer:
     """Runs the sharing of one picker.
 
     Args:
-        sharing: what the picker shares.
         store: transports batches to the others; None means snapshots on disk only.
         snapshot_file: file for snapshots without a store.
         has_secret: whether the settings provide the hash secret.
-        clock: monotonic seconds.
         problems: receives lost connections and unusable snapshots.
     """
 

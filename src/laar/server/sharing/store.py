@@ -59,7 +59,6 @@ class Store:
 
     Args:
         share: the store's address and credentials.
-        settings: namespace and times.
         origin: name of this picker, whose entries are not received.
         secret: the hash secret from the settings; None means the store's.
     """
