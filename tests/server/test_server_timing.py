@@ -4,8 +4,6 @@ import re
 
 import pytest
 
-from laar.errors import SettingError
-from laar.policies import build_plugins
 from support.clients import chat, post
 from support.upstream import Answer
 
@@ -37,9 +35,7 @@ async def test_an_answer_says_where_its_time_went(gateway, http, shape, stream):
     engine = await gateway.upstream()
     engine.chat_answer = Answer(wait_s=0.1)
     gateway.members((engine.address, "m"))
-    await gateway.picker(
-        routing={"plugins": {"server-timing": {"origins": "https://chat.example"}}}
-    )
+    await gateway.picker(routing={"plugins": {"server-timing": {}}})
     envoy = await gateway.envoy(shape)
     got = await post(http, envoy, chat("m", stream=stream))
     found = times(got.headers)
@@ -48,7 +44,6 @@ async def test_an_answer_says_where_its_time_went(gateway, http, shape, stream):
     assert found[seen, "seen"] >= 90.0
     phases = sum(found[of, "predicted"] for of in PHASES - {"total"})
     assert found["total", "predicted"] == pytest.approx(phases, abs=0.5)
-    assert got.headers["timing-allow-origin"] == "https://chat.example"
 
 
 @pytest.mark.parametrize("settings", [{}, {"routing": {"mode": "shadow"}}])
@@ -60,9 +55,3 @@ async def test_nobody_is_told_unless_the_settings_ask_and_laar_chooses(gateway, 
     await gateway.picker(**settings)
     got = await post(http, await gateway.envoy(), chat("m"))
     assert "server-timing" not in got.headers
-
-
-@pytest.mark.parametrize("origins", ["a\r\nb: c", "a b", " ", "\x7f"])
-def test_origins_that_are_no_header_value_are_refused(origins):
-    with pytest.raises(SettingError, match="origins"):
-        build_plugins({"server-timing": {"origins": origins}})

@@ -1,8 +1,8 @@
-"""Settings that earlier releases had: what `laar check` says of a file that still has one."""
+"""Settings that the last release had: what `laar check` says of a file that still has one."""
 
 from __future__ import annotations
 
-_IN_0_4 = {
+REMOVED_IN_0_4 = {
     "accuracy.compare": "a second picker with the artifact and `routing.mode: shadow`",
     "accuracy.online": "delete it; outcomes are learned from whoever has the token to report them",
     "accuracy.tasks": "delete it; clients may name any task",
@@ -17,6 +17,6 @@ _IN_0_4 = {
     "routing.compare_share": "delete it, with `routing.compare`",
     "routing.tpot_objectives_s": "delete it; `x-slo-ttft-ms` is the objective that is priced",
 }
-"""What replaces each setting."""
+"""What replaces each setting; of earlier releases the changelog says it."""
 
-REMOVED = {name: f"removed in 0.4: {text}" for name, text in _IN_0_4.items()}
+REMOVED = {name: f"removed in 0.4: {text}" for name, text in REMOVED_IN_0_4.items()}

@@ -4,9 +4,8 @@ Work waits at endpoints (unread prompts, at the endpoint's learned prefill speed
 control. Both are in seconds of one engine: the sum over a pool, divided by the number of its
 endpoints, is how long the engines are busy when a new request arrives.
 
-A request is counted as late at its decision if its expected TTFT plus the time it was held exceeds
-its objective. So the signal rises before answers are late. Objectives are those of flow control,
-even while it is off. Policies without a cost predict no TTFT, so their requests are not counted.
+A request is counted as late at its decision, so the signal rises before answers are late.
+Objectives are those of flow control, even while it is off. Policies without a cost predict no TTFT.
 
 A pool's name is its endpoints' `laar.dev/pool` label, or empty. For requests to a virtual name, the
 model is the chosen one, or empty while they are held. Names of removed endpoints are kept, because
