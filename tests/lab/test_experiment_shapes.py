@@ -19,8 +19,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from laar_lab.experiments import all_experiments, wrong_price
-from laar_lab.experiments.laar_ladder import _Run
+from laar_lab.experiments import all_experiments, right_soonest, wrong_price
 from laar_lab.experiments.lookups import CellResult
 from laar_lab.experiments.medha_runs import Latencies
 from laar_lab.report import as_records, dump, show
@@ -60,7 +59,9 @@ def invented(kind: Any) -> Any:
             is_long=np.arange(9) % 3 == 0,
         ),
         wrong_price._Run: lambda: wrong_price._Run(right=RNG.random(), mean_s=1.0 + RNG.random()),
-        _Run: lambda: _Run(times=np.array([RNG.random() for _ in range(20)])),
+        right_soonest._Run: lambda: right_soonest._Run(
+            solved_s=1.0 + RNG.random(), restricted_s=1.0, solved=1.0
+        ),
     }
     return made[kind]()
 
@@ -76,7 +77,7 @@ def sweep(run: Callable[..., Any], cases: Sequence[tuple[Any, ...]], *, label: s
     return [invented(kind) for _ in cases]
 
 
-SLOW = {"laar-ladder", "no-regret"}
+SLOW = {"no-regret"}
 """Experiments that are slow even with made-up results."""
 
 

@@ -28,8 +28,7 @@ from laar.accuracy.capability import CapabilityModel
 from laar_lab.claims import Evidence, Seen
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.experiments.laar_ladder import asked_of
-from laar_lab.experiments.lookups import World, simulated, sites_of, uncached
+from laar_lab.experiments.lookups import World, asked_of, simulated, sites_of, uncached
 from laar_lab.experiments.real_questions import RecordsWorld, records_world
 from laar_lab.report import Report, Table, Value
 from laar_lab.sim.fleet import FleetSettings, VirtualFleet, ask_until_correct

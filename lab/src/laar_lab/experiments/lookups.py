@@ -12,6 +12,7 @@ times reward. Both are shown; see `laar_ttca`.
 
 from __future__ import annotations
 
+import random
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,10 +25,7 @@ from laar.accuracy.artifact import Capability, parse_artifact
 from laar.accuracy.assessment import Assessment, RequestText
 from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
-from laar.core.cost import CostWeights
-from laar.core.interfaces import Assessor, View
-from laar.fleet.endpoints import Floats
-from laar.policies.laar.outlook import Outlook
+from laar.core.interfaces import Assessor
 from laar.request import Request
 from laar_lab.experiment import Scope
 from laar_lab.kv_lookup import queries
@@ -52,6 +50,7 @@ Cell = tuple[str, int]
 
 USERS = 8
 PER_CELL = 50
+MIXED_PER_CELL = 8
 BASELINES = (
     "load-aware",
     "session-affinity",
@@ -192,6 +191,28 @@ def questions_of(
     return asked if cached else [uncached(question) for question in asked]
 
 
+def asked_of(world: World, seed: int, quick: bool) -> list[Question]:
+    """Return the questions of a seed in random order, like mixed traffic."""
+    drawn = queries(
+        languages=world.surface.languages,
+        lengths_tokens=world.surface.lengths_tokens,
+        per_cell=MIXED_PER_CELL // (4 if quick else 1),
+        seed=seed,
+    )
+    random.Random(f"{seed}/shuffled").shuffle(drawn)
+    return as_questions(drawn, world.surface, seed=seed)
+
+
+def limit_s(surface: AccuracySurface, question: Question) -> float:
+    """Return T: twice the time that an idle fleet takes to ask every model once."""
+    prompt = question.prompt
+    return 2.0 * sum(
+        model.seconds_per_token * prompt.prompt_tokens
+        + model.decode_s_per_token * prompt.output_tokens
+        for model in surface.models.values()
+    )
+
+
 def uncached(question: Question) -> Question:
     """Return the question with a prompt that no engine caches."""
     return replace(question, prompt=replace(question.prompt, blocks=array("Q")))
@@ -209,25 +230,6 @@ def result_of(answered: Sequence[Answered]) -> CellResult:
     )
 
 
-class TrueAccuracies(CapabilityAssessor):
-    """Takes the P(correct) of each cell from the fleet, and the rest from the artifact."""
-
-    def __init__(self, capability: CapabilityModel, surface: AccuracySurface) -> None:
-        super().__init__(capability)
-        self._surface = surface
-
-    def assess(
-        self, request: RequestText, models: Sequence[str], tried: Sequence[str], now: float
-    ) -> Assessment:
-        """Assess with the fleet's accuracies, adjusted for earlier failures as in the artifact."""
-        known = super().assess(request, models, tried, now)
-        language, length, _ = known.cell
-        row = np.array([self._surface.accuracy(model, language, length) for model in models])
-        return replace(
-            known, sure=None, probability=self.capability.given_failures(row, models, tried)
-        )
-
-
 class ByModel(CapabilityAssessor):
     """Takes P(correct) from the model alone: its mean, given the failures of other models."""
 
@@ -240,24 +242,6 @@ class ByModel(CapabilityAssessor):
         return replace(
             known, sure=None, probability=self.capability.given_failures(row, models, tried)
         )
-
-
-class Blind:
-    """The production cost without one of its inputs.
-
-    Args:
-        weights: weights of the cost.
-        name: name of the view's array to set to zeros.
-    """
-
-    def __init__(self, weights: CostWeights, name: str) -> None:
-        self._name = name
-        self._scorer = Outlook(weights)
-
-    def score(self, view: View) -> Floats:
-        """Score with the array set to zeros."""
-        setattr(view, self._name, np.zeros(len(view.slots)))
-        return self._scorer.score(view)
 
 
 class AllRight:

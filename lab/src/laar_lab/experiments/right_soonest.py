@@ -28,8 +28,7 @@ from laar_lab.claims import Seen
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.experiments.first_answers import RECORDS
-from laar_lab.experiments.laar_ladder import limit_s
-from laar_lab.experiments.lookups import AllRight, ByModel, sites_of
+from laar_lab.experiments.lookups import AllRight, ByModel, limit_s, sites_of
 from laar_lab.experiments.real_questions import records_world
 from laar_lab.report import Report, Table, Value
 from laar_lab.sim.fleet import FleetSettings, VirtualFleet, ask_until_correct

@@ -5,9 +5,9 @@ by all beside it, so the price is divided by the requests in flight at an endpoi
 rival is a fixed price, the same at any load: each of several gives a point on a curve of right
 answers against answers a second.
 
-The fleet and its questions are those of `laar-ladder`, without caches, one attempt each. Users ask
-one question after another; open loops send at a share of what 64 users get answered at a price of
-120 s. Answers a second are the users divided by the mean time, which leaves out the end of a run.
+The fleet and its questions are those of `laar-ttca`, mixed, without caches, one attempt each. Users
+ask one question after another; open loops send at a share of what 64 users get answered at a price
+of 120 s. Answers a second are the users divided by the mean time, which leaves out a run's end.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from laar.policies.laar.outlook import Outlook
 from laar_lab.claims import Seen
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.experiments.laar_ladder import asked_of
-from laar_lab.experiments.lookups import simulated, sites_of, uncached
+from laar_lab.experiments.lookups import asked_of, simulated, sites_of, uncached
 from laar_lab.report import Report, Table, Value
 from laar_lab.sim.fleet import FleetSettings, VirtualFleet, ask_until_correct
 from laar_lab.statistics import estimate
