@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from laar.core.apart import Prefillers, cheapest
 from laar.core.decision import Completion, DirectorSettings
 from laar.fleet.membership import ROLE_LABEL, EndpointSpec
 from laar.health import Health, HealthSettings
 from laar.health.kinds import Reply
+from laar.plugins.apart import Apart, PrefillApart, Prefillers, cheapest
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.request import Api
 from support.directors import director_of
@@ -43,7 +43,8 @@ def finish(director, decision, status=200, latency_s=1.0, **fields):
 
 
 def read_by(decision):
-    return "" if decision.prefiller is None else decision.prefiller.address
+    found = PrefillApart.of(decision)
+    return "" if found is None else found.address
 
 
 def busy(director, *addresses, count=20):
@@ -168,7 +169,7 @@ def test_the_slot_of_a_removed_prefiller_is_not_reused_while_it_prefills():
     d.table.replace(
         "t", [EndpointSpec(address=D, models=("m",)), EndpointSpec(address="n:1", models=("m",))]
     )
-    assert d.table.slot("n:1") != decision.prefiller.slot
+    assert d.table.slot("n:1") != PrefillApart.of(decision).slot
     finish(d, decision)
     assert not d.table.in_flight.any()
 
@@ -232,7 +233,7 @@ def test_a_fleet_without_roles_decides_as_before():
         for n in range(60):
             decision = ask(d, f"{draw.randrange(9)} {LONG[: draw.randrange(9, 30_000)]}", 0.1 * n)
             costs = decision.view.terms.cost_s.tolist()
-            found.append((decision.address, costs, decision.view.apart))
+            found.append((decision.address, costs, Apart.among(decision.view.parts)))
             if n % 3:
                 finish(d, decision)
         return found
@@ -253,18 +254,17 @@ def test_the_cheapest_prefiller_is_the_best_of_all_pairs():
         prefillers = Prefillers(
             slots=np.sort(draw.permutation(12)[:helpers]),
             kv_group=draw.integers(0, kv_groups, helpers),
-            kv_group_of=draw.integers(-1, kv_groups, candidates),
             answers=np.ones(helpers),
         )
+        wanted = draw.integers(-1, kv_groups, candidates)
         slots = np.sort(draw.permutation(12)[:candidates])
         cost = draw.permutation(helpers).astype(float)
-        found = cheapest(cost, prefillers, slots)
+        found = cheapest(cost, prefillers, wanted, slots)
         for at, place in enumerate(found.tolist()):
             pairs = [
                 (cost[i], i)
                 for i in range(helpers)
-                if prefillers.kv_group[i] == prefillers.kv_group_of[at]
-                and prefillers.slots[i] != slots[at]
+                if prefillers.kv_group[i] == wanted[at] and prefillers.slots[i] != slots[at]
             ]
             assert place == (min(pairs)[1] if pairs else -1)
 
@@ -285,11 +285,11 @@ def test_the_cheapest_pair_or_single_endpoint_is_chosen(rule):
         d.use(DirectorSettings(apart=rule), d.policies)
         view = d.choose(request_of(f"{draw.randrange(5)}. {LONG}"), 1.5).view
         found = view.terms.cost_s.copy()
-        scorer, of, everywhere = d.policies["laar"].scorers[0][0], view.apart.of, []
+        scorer, part, everywhere = d.policies["laar"].scorers[0][0], Apart.among(view.parts), []
+        of = part.of
         for helper in range(-1, len(of.slots)):  # each prefiller alone; -1 means none
-            view.apart.of = replace(
-                of, kv_group=np.arange(len(of.slots)), kv_group_of=np.full(len(view.slots), helper)
-            )
+            part.of = replace(of, kv_group=np.arange(len(of.slots)))
+            part.kv_group_of = np.full(len(view.slots), helper)
             scorer.score(view)
             if helper >= 0 or rule == "by-cost":
                 everywhere.append(view.terms.cost_s)

@@ -8,6 +8,7 @@ import pytest
 from laar.core.decision import Completion, DirectorSettings
 from laar.fleet.membership import ROLE_LABEL, EndpointSpec
 from laar.health import DULL, GOOD, USELESS, Health, HealthSettings, Kind, Reply, Word, standing_of
+from laar.plugins.apart import PrefillApart
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.request import Api, Request
 from laar.telemetry.decisions import DecisionMemory
@@ -465,7 +466,7 @@ def test_an_error_in_health_leaves_no_count_behind(broken, roles):
     )
     d = director_of(*specs, seed=3, apart="always", health=health)
     decision = d.decide(request(stream=True), 0.0)
-    assert (decision.prefiller is None) is (not roles[0])
+    assert (PrefillApart.of(decision) is None) is (not roles[0])
     d.replied(decision, Reply(status=200), 0.1)
     d.attempted(decision, decision.fallbacks[-1:], 0.1)
     d.served_by(decision, decision.fallbacks[0], 0.1)

@@ -19,6 +19,7 @@ from laar.fleet.modes import ModeSettings
 from laar.flow.admission import Admission
 from laar.flow.settings import FlowSettings
 from laar.plugins.adapters import Adapters
+from laar.plugins.apart import PrefillApart
 from laar.plugins.companions import beside
 from laar.plugins.shares import FairShares
 from laar.prefix.beliefs import PrefixBeliefs
@@ -279,7 +280,7 @@ def test_without_modes_a_request_keeps_what_it_needs() -> None:
     for in_place in (True, False):
         request = asked(text="x" * 40_000, retries=True, prefill_in_place=in_place)
         decision = d.choose(request, 0.0)
-        assert (decision.mode, decision.prefiller is None) == (None, in_place)
+        assert (decision.mode, PrefillApart.of(decision) is None) == (None, in_place)
 
 
 def test_no_mode_is_drawn_blindly_if_only_full_endpoints_fit() -> None:

@@ -15,6 +15,7 @@ from laar.fleet.endpoints import Reading
 from laar.fleet.membership import ROLE_LABEL, EndpointSpec
 from laar.flow.admission import Admission
 from laar.flow.settings import FlowSettings
+from laar.plugins.apart import PrefillApart
 from laar.plugins.stored import StoredObjects
 from laar.request import Api, Request
 from support.directors import director_of
@@ -459,7 +460,7 @@ def test_a_long_prompt_leaves_half_of_its_prefiller_to_short_ones():
     long = gate.ask(request(1, 400_000), 0.0)
     director.served_by(long, long.address, 0.0)
     gate.moved(long, 0.0)
-    only = {"subset": frozenset([long.prefiller.address])}
+    only = {"subset": frozenset([PrefillApart.of(long).address])}
     for number, goes in ((2, True), (3, True), (4, False)):
         assert isinstance(gate.ask(request(number, 5000, **only), 0.0), Decision) is goes
     director.answering(long, 1.0)

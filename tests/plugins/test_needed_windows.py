@@ -14,6 +14,7 @@ from laar.fleet.membership import ROLE_LABEL, EndpointSpec
 from laar.flow.admission import Admission
 from laar.flow.settings import FlowSettings
 from laar.health import Reply
+from laar.plugins.apart import PrefillApart
 from laar.plugins.windows import KEPT_S, MARGIN
 from laar.policies import POLICY_NAMES
 from laar.prefix.beliefs import PrefixBeliefs
@@ -174,7 +175,7 @@ def test_no_prompt_is_prefilled_where_it_does_not_fit():
             for at, (label, w) in enumerate(zip(labels, (9000, window), strict=True))
         ]
         decision = director_of(*specs, apart="always").choose(token_ids([500]), 0.0)
-        assert (decision.prefiller and decision.prefiller.address) == expected
+        assert ((found := PrefillApart.of(decision)) and found.address) == expected
 
 
 REFUSALS = {

@@ -4,11 +4,11 @@ from collections import Counter
 
 import pytest
 
-from laar.core.apart import may_be_apart
 from laar.core.decision import Completion
 from laar.errors import RequestError
 from laar.fleet.membership import EndpointSpec
 from laar.plugins import stored as module
+from laar.plugins.apart import may_be_apart
 from laar.plugins.stored import StoredObjects
 from laar.request import Api, Request
 from support.directors import director_of

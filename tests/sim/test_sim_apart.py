@@ -4,6 +4,7 @@ import pytest
 from sim_endpoint import running
 
 from laar.core.cost import CostWeights
+from laar.plugins.apart import PrefillApart
 from laar_lab.sim.engine import Job, build_engine, drive, load_profile
 from laar_lab.sim.fleet import (
     Arrival,
@@ -75,8 +76,8 @@ def test_the_first_token_comes_after_the_prefill_and_the_transfer(slower):
     rate = 100_000.0 / slower
     [plain] = run(fleet("prefill", "decode", apart="never"), 0.0)
     [apart] = run(fleet("prefill", "decode", apart="always", transfer_tokens_per_s=rate), 0.0)
-    assert plain.decision.prefiller is None
-    assert apart.decision.prefiller.address == "e0"
+    assert PrefillApart.of(plain.decision) is None
+    assert PrefillApart.of(apart.decision).address == "e0"
     transfer_s = 8_000 / rate
     more_s = (apart.first_s - apart.sent_s) - (plain.first_s - plain.sent_s)
     assert more_s == pytest.approx(transfer_s, abs=0.03)

@@ -21,8 +21,8 @@ RESENT_BYTES = 1 << 20
 the connection while Envoy still writes, and Envoy then sees the reset but not the answer: each
 endpoint would be sent megabytes, for nothing."""
 
-ENDPOINT, PREFILLER, SOURCE = "endpoint", "prefiller", "source"
-"""What attempts may share, besides the adapter, the model, the API and the client."""
+ENDPOINT = "endpoint"
+"""What attempts may share, besides the model, the API, the client and what plug-ins add."""
 
 
 class Attempts:
@@ -75,20 +75,6 @@ class Attempts:
         if health.suspects.culprits:
             health.suspects.sent(shared_of(decision, flight.slot), now)
 
-    def begin_helper(self, decision: Decision, slot: int, now: float) -> None:
-        """Begin the attempt at a prefiller; if it is excluded, this is its trial."""
-        attempt = self._health.sent(
-            slot,
-            decision.mode.model if decision.mode else decision.model,
-            stream=decision.request.stream,
-            predicted_s=expected_s(decision),
-            tokens=decision.tokens,
-            now=now,
-            trial=self._health.is_due(slot, now),
-            timed=False,
-        )
-        decision.flight.helpers += (attempt,)
-
     def replied(self, decision: Decision, reply: Reply, now: float, *, read: bool) -> None:
         """Record the status of the answer, or a later error."""
         flight, health, excused = decision.flight, self._health, False
@@ -113,9 +99,8 @@ class Attempts:
             if refuses or reply.found is not None or reply.event:
                 asked = _asked(decision, marks=refuses)
             health.replied(flight.attempt, reply, now, read=read, excused=excused, asked=asked)
-        # The answer does not show which helper failed; the faulty one will fail more often.
-        for attempt in flight.helpers:
-            health.replied(attempt, reply, now, excused=excused)
+        if decision.parts:
+            self._plugins.told("replied", decision, reply, now, excused)
 
     def passed_over(self, decision: Decision, failed: tuple[str, ...], now: float) -> None:
         """Record that Envoy tried these endpoints before the one that answers, if any does."""
@@ -162,12 +147,6 @@ class Attempts:
         if failed or verdict == GOOD:
             self._health.suspects.note(shared_of(decision, slot), now, failed=failed)
 
-    def helped(self, decision: Decision, now: float) -> None:
-        """Record that the prefiller of a request has finished."""
-        for attempt in decision.flight.helpers:
-            self._health.answering(attempt, now)
-            self._health.replied(attempt, Reply(status=200, found=GOOD), now)
-
     def ended(self, decision: Decision, end: Completion) -> None:
         """End all attempts of a request."""
         flight, now, health = decision.flight, decision.now + end.latency_s, self._health
@@ -179,8 +158,6 @@ class Attempts:
             if end.shown is not None:
                 health.shown(flight.attempt, end.shown, _asked(decision).prompt)
             health.ended(flight.attempt, end.status, end.cause, now)
-        for attempt in flight.helpers:
-            health.ended(attempt, end.status, end.cause, now)
         if end.cause == "reset" or (end.cause == "disconnect" and end.status is None):
             self._failed(decision, flight.slot, now)
 
@@ -219,10 +196,9 @@ def marks_of(request: Request) -> int:
 
 def shared_of(decision: Decision, slot: int) -> dict[str, str]:
     """Return what an attempt at an endpoint may share with others: see `laar.health.suspects`."""
-    request, prefiller = decision.request, decision.prefiller
+    request = decision.request
     found = {
         ENDPOINT: str(slot),
-        PREFILLER: "" if prefiller is None else prefiller.address,
         "model": decision.flight.model,
         "API": request.api.value,
         "client": str(hash(request.tenant)) if request.tenant else "",  # it may be a secret

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from laar.core.apart import Prefillers
-from laar.core.attempts import PREFILLER, SOURCE
 from laar.core.decision import DirectorSettings
 from laar.core.filters import awake, reachable, unless_none, unsaturated
 from laar.core.plugin import NO_PARTS, Parts, Plugins
@@ -53,7 +51,6 @@ class Group:
         readings: the table's count of readings when it was computed.
         health: health's version at that time.
         standing: the health of the candidates.
-        prefillers: the endpoints that may prefill for them; None if there are none.
         parts: those of the plug-ins that take part in all its requests.
         generates: whether its requests are for texts; None if that is not known.
         weights: key under which the name's prefixes are cached (`EndpointTable.weights`).
@@ -75,7 +72,6 @@ class Group:
     readings: int
     health: int
     standing: Standing
-    prefillers: Prefillers | None = None
     parts: Parts = field(default_factory=lambda: NO_PARTS)
     generates: bool | None = None
     weights: str = ""
@@ -161,7 +157,7 @@ class Candidates:
         self, key: tuple[str, str, bool | None], subset: frozenset[str] | None, now: float
     ) -> Group:
         table, serving = self._table, self._able(key, subset, now)
-        prefillers, able = serving[table.prefills[serving]], serving[table.takes[serving]]
+        able = serving[table.takes[serving]]
         if not len(able):
             raise RequestError(
                 503, "no-candidates", "no endpoint may serve this request", retry_after_s=1
@@ -201,11 +197,9 @@ class Candidates:
             generates=key[2],
             weights=table.weights(key[1]),
         )
-        if len(prefillers):
-            group.prefillers = self._prefillers(group, prefillers, now)
 
-        def answering(some: Slots) -> tuple[Slots, Floats]:
-            return self._answering(group, self._unsuspected(SOURCE, some, now), now)
+        def answering(kind: str, some: Slots) -> tuple[Slots, Floats]:
+            return self._answering(group, self._unsuspected(kind, some, now), now)
 
         group.parts = self._plugins.filter(group, serving, answering, now)
         return group
@@ -213,17 +207,6 @@ class Candidates:
     def _names(self, slots: Slots) -> list[str]:
         models = self._table.models
         return [models[at] for at in self._table.model_id[slots].tolist()]
-
-    def _prefillers(self, group: Group, slots: Slots, now: float) -> Prefillers | None:
-        """Return the endpoints that may prefill; if none may, no request is split."""
-        table = self._table
-        slots = slots[unsaturated(table, slots, self._max_waiting, now)]
-        slots, answers = self._answering(group, self._unsuspected(PREFILLER, slots, now), now)
-        if not len(slots):
-            return None
-        own, kv_group = table.kv_group[group.slots], table.kv_group[slots]
-        own[~(table.fetches[group.slots] & np.isin(own, kv_group))] = -1
-        return Prefillers(slots=slots, kv_group=kv_group, kv_group_of=own, answers=answers)
 
     def _unsuspected(self, attribute: str, slots: Slots, now: float) -> Slots:
         """Return the endpoints with which, in this part, requests do not fail."""
@@ -283,8 +266,6 @@ class Candidates:
                 ),
                 plain=group,
             )
-            if (of_all := group.prefillers) is not None:
-                found.prefillers = replace(of_all, kv_group_of=of_all.kv_group_of[at])
         group.moded[api] = found
         return found
 
@@ -301,9 +282,6 @@ class Candidates:
         answers = np.ones(len(group.slots)) if standing.answers is None else standing.answers
         answers = np.append(answers, self._health.answers(slot, now))
         standing = replace(standing, answers=answers, new=None)
-        prefillers = group.prefillers
-        if prefillers is not None:  # an endpoint on trial handles the whole request
-            prefillers = replace(prefillers, kv_group_of=np.append(prefillers.kv_group_of, -1))
         slots = np.append(group.slots, own)
         rtt_s, wire_s = (of[-1:] for of in _round_trips(table, slots, now))
         return replace(
@@ -313,7 +291,6 @@ class Candidates:
             rtt_s=np.append(group.rtt_s, rtt_s),
             wire_s=np.append(group.wire_s, wire_s),
             standing=standing,
-            prefillers=prefillers,
             on_trial=True,
         )
 

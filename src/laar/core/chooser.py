@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +15,6 @@ import xxhash
 
 from laar.accuracy.assessment import PlainAssessor
 from laar.accuracy.retry import parse_tried, with_model
-from laar.core.apart import Prefiller, may_be_apart
 from laar.core.attempts import marks_of
 from laar.core.candidates import Candidates, Group
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
@@ -164,7 +162,7 @@ class Chooser:
         mode = None if view is None or group.plain is None else self._mode(view, at)
         if served not in spec.models:
             served = self.table.sent_name(spec, served)
-        parts, prefiller, engine_priority = ranking.picked, None, None
+        parts, engine_priority = ranking.picked, None
         tokens = uncached_tokens = 0.0
         model = spec.models[0] if mode is None else mode.name
         flight = InFlight(slot=slot, address=spec.address, model=model)
@@ -172,14 +170,14 @@ class Chooser:
             tokens = view.tokens.item(at)
             flight.tried = with_model(of.earlier, model) if of.earlier else (model,)
             flight.exhausted = self._exhausted(policy, of, flight.tried)
-            parts, prefiller, uncached_tokens = self._work(view, at, parts)
+            parts, uncached_tokens = self._work(view, at, parts)
             if spec.priority_field and (priority is not None or request.objective):
                 engine_priority = -request.priority if priority is None else priority(view)
-        alike = prefiller is not None or mode is not None
+        alike = mode is not None
         if parts and not alike:
             alike = any(part.alike for part in parts.values())
         named = served if request.model else ""
-        fallbacks, once = self._fallbacks.of(of, ranking, named, prefiller, alike=alike)
+        fallbacks, once = self._fallbacks.of(of, ranking, named, parts, alike=alike)
         return Decision(
             id=new_id(),
             request=request,
@@ -199,7 +197,6 @@ class Chooser:
             exhausted=flight.exhausted,
             tokens=tokens,
             uncached_tokens=uncached_tokens,
-            prefiller=prefiller,
             parts=parts,
             view=view,
             scores=ranking.scores,
@@ -221,22 +218,18 @@ class Chooser:
             view.chain = chains.get(model_id, view.chain)
         return mode
 
-    def _work(self, view: View, at: int, picked: Parts) -> tuple[Parts, Prefiller | None, float]:
-        """Return the parts for a candidate, who prefills for it, and the tokens it prefills.
+    def _work(self, view: View, at: int, picked: Parts) -> tuple[Parts, float]:
+        """Return the parts for a candidate, and the tokens that it prefills itself.
 
         Raises:
             RequestError: a plug-in refuses the request.
         """
-        parts, prefiller, uncached_tokens = picked, None, 0.0
-        if view.apart is not None:
-            prefiller = view.apart.prefiller(view, at)
-        if prefiller is None:
-            uncached_tokens = view.tokens.item(at) - view.cached_tokens.item(at)
+        parts, uncached_tokens = picked, view.tokens.item(at) - view.cached_tokens.item(at)
         if "select" in view.parts.points:
             parts = Parts([*picked.items(), *self.plugins.select(view, at).items()])
             elsewhere_tokens = sum(part.elsewhere_tokens for part in parts.values())
             uncached_tokens = max(0.0, uncached_tokens - elsewhere_tokens)
-        return parts, prefiller, uncached_tokens
+        return parts, uncached_tokens
 
     def _group(
         self,
@@ -279,10 +272,6 @@ class Chooser:
                 earlier = (*earlier, *known.tried)
         if group.standing.trials and not request.shadow:
             group = self.candidates.with_trial(group, earlier, now)
-        if group.prefillers is not None and (
-            self.settings.apart == "never" or not may_be_apart(request)
-        ):
-            group = replace(group, prefillers=None)
         return group, earlier
 
     def _rank(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from annotated_types import Ge, Le
 
 from laar.accuracy.retry import WRONG_ANSWER_S
-from laar.core.apart import ApartRule, Prefiller
 from laar.core.eligible import Eligible
 from laar.core.interfaces import View
 from laar.core.plugin import Parts
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from laar.prefix.index import Receipt
 
 Retries = Literal["as-scored", "new-model"]
+ApartRule = Literal["by-cost", "never", "always", "threshold"]
 NEW_MODEL: Retries = "new-model"
 """Value of `DirectorSettings.retries`: prefer a model that has not been tried."""
 
@@ -126,13 +126,10 @@ class InFlight:
         unjudged: slots and health's records of these attempts, kept until the end of the request
             shows whether it was at fault.
         served: Envoy reported the serving endpoint.
-        answering: the first byte of the answer was seen; the prefill is over, even at a prefiller.
+        answering: the first byte of the answer was seen; the prefill is over.
         released: its answer is complete, and no load any more.
         settled: the request has ended.
         admitted: flow control counts the request until it ends.
-        prefill_receipt: the prompt's entry in the prefix index at its prefiller.
-        prefill_began: the engines' record of the request at its prefiller.
-        helpers: health's records of the attempts at its prefiller.
     """
 
     slot: int
@@ -152,9 +149,6 @@ class InFlight:
     released: bool = False
     settled: bool = False
     admitted: bool = False
-    prefill_receipt: Receipt | None = None
-    prefill_began: Began | None = None
-    helpers: tuple[Attempt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,8 +174,6 @@ class Decision:
         exhausted: if this attempt fails, the client should stop.
         tokens: length of the prompt in the chosen model's tokens.
         uncached_tokens: prompt tokens that the endpoint itself has to prefill.
-        prefiller: endpoint that prefills the prompt for the chosen endpoint; None if that does so
-            itself.
         parts: what plug-ins add to it, by plug-in.
         view: the view that the scorers saw; None if the body is not read.
         scores: scores of the view's candidates.
@@ -213,7 +205,6 @@ class Decision:
     exhausted: bool = False
     tokens: float = 0.0
     uncached_tokens: float = 0.0
-    prefiller: Prefiller | None = None
     parts: Parts = field(default_factory=Parts)
     view: View | None = None
     scores: Floats | None = None

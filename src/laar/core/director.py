@@ -151,8 +151,6 @@ class Director:
         run_steps(self._observers.placed, self.degraded, decision, now)
         load = decision.tokens, decision.uncached_tokens, decision.request.answers
         self.table.reserve(decision.slot, *load)
-        if decision.prefiller is not None:
-            self._begin_prefill(decision, now)
         if decision.parts or self.plugins.wary:
             self.plugins.told("reserve", decision, now)
         run_steps(self._observers.counted, self.degraded, decision)
@@ -225,9 +223,8 @@ class Director:
             self.degraded.attempt("health", self.health.answering, flight.attempt, now)
         if said and not flight.settled and not flight.answering:
             flight.answering = True
-            self._end_prefill(decision, now, ok=ok)
-            if flight.helpers and ok:
-                self.degraded.attempt("health", self._attempts.helped, decision, now)
+            if decision.parts:
+                self.plugins.told("answering", decision, now, ok)
             self.table.release_prefill(flight.slot, decision.uncached_tokens)
             if ok and flight.began is not None:
                 self.degraded.attempt("learning", self.engines.answering, flight.began, now)
@@ -269,8 +266,6 @@ class Director:
         if flight.attempt is not None and flight.attempt.useless:
             end.ok = False  # learn no more from it than from a refusal
         run_steps(self._observers.ending, self.degraded, decision, end)
-        if not flight.answering and decision.prefiller is not None:
-            self._end_prefill(decision, decision.now + end.latency_s, ok=False)
         if end.ok:
             self.table.answered_at[flight.slot] = decision.now + end.latency_s
         if not flight.released:
@@ -289,27 +284,6 @@ class Director:
             held = prefixes.blocks_held
             if held.blocks and not decision.request.shadow:
                 flight.traced_as = held.expect(self.new_id(), flight.slot, chain, decision.tokens)
-
-    def _begin_prefill(self, decision: Decision, now: float) -> None:
-        """Count the prompt at its prefiller."""
-        view, flight, attempt = decision.view, decision.flight, self.degraded.attempt
-        if (prefiller := decision.prefiller) is not None and view is not None:
-            slot = prefiller.slot
-            if self.prefixes is not None and view.chain is not None:
-                insert = self.prefixes.insert
-                flight.prefill_receipt = attempt("prefixes", insert, slot, view.chain, now)
-            flight.prefill_began = attempt("learning", self.engines.began, prefiller.began, now)
-            self.table.visit(slot, decision.tokens, prefiller.uncached_tokens)
-            attempt("health", self._attempts.begin_helper, decision, slot, now)
-
-    def _end_prefill(self, decision: Decision, now: float, *, ok: bool) -> None:
-        """Remove the prompt from its prefiller's counts: it is done with it.
-
-        `ok` is true if a good answer has just begun.
-        """
-        if (prefiller := decision.prefiller) is not None:
-            self.degraded.attempt("learning", self._feedback.prefill_ended, decision, now, ok=ok)
-            self.table.leave(prefiller.slot, decision.tokens, prefiller.uncached_tokens)
 
     def _release(self, decision: Decision) -> None:
         load = decision.tokens, decision.uncached_tokens, decision.request.answers

@@ -43,10 +43,8 @@ class Feedback:
             shown=decision.request.first_token_seen,
             teaches=not flight.served  # else it has moved there from another endpoint
             and (view.fetched_tokens is None or not view.fetched_tokens[at])
-            and (not decision.parts or all(part.teaches for part in decision.parts.values()))
-            # Unless the end of a prefill elsewhere is seen, it can't be told from the answer.
-            and (decision.prefiller is None or decision.request.first_token_seen),
-            reads=decision.prefiller is None,
+            and (not decision.parts or all(part.teaches for part in decision.parts.values())),
+            reads=not decision.parts or all(part.reads for part in decision.parts.values()),
             mode="" if decision.mode is None else decision.mode.name,
         )
         flight.began = self._engines.began(began, now)
@@ -57,19 +55,6 @@ class Feedback:
         if began is not None:
             self._engines.gone(began, now)
             self._engines.traffic.uncount(began.slot, began.work_s, decision.now, now)
-
-    def prefill_ended(self, decision: Decision, now: float, *, ok: bool) -> None:
-        """Tell the engines that a prefill ended, before the table removes it from its counts.
-
-        `ok` is true if it ended because a good answer began.
-        """
-        began, view, prefiller = decision.flight.prefill_began, decision.view, decision.prefiller
-        if began is None or view is None or prefiller is None:
-            return
-        self._engines.gone(began, now)
-        if ok and began.shown and decision.flight.slot == decision.slot:
-            after_s = prefiller.transfer_s + float(view.wire_s[decision.position])
-            self._engines.prefilled(began, now - decision.now - after_s)
 
     def engine_ended(self, decision: Decision, end: Completion) -> None:
         """Tell the engines that a request ended, before the table removes it from its counts."""
@@ -104,11 +89,6 @@ class Feedback:
         prefixes, receipt = self._prefixes, flight.receipt
         if prefixes is None:
             return
-        if flight.prefill_receipt is not None:
-            if end.ok:
-                prefixes.settle(flight.prefill_receipt, None)
-            else:
-                prefixes.retract(flight.prefill_receipt)
         if flight.traced_as:
             prefixes.blocks_held.answered(flight.traced_as, (end.ok and end.prompt_tokens) or 0)
         if receipt is None:
@@ -118,9 +98,8 @@ class Feedback:
             return
         share = None
         # Engines also report fetched KV as cached, so the count proves nothing.
-        fetches = decision.prefiller is not None
-        if decision.parts:
-            fetches |= any(part.elsewhere_tokens for part in decision.parts.values())
+        parts = decision.parts
+        fetches = parts and any(part.elsewhere_tokens for part in parts.values())
         if not fetches and end.prompt_tokens and end.cached_tokens is not None:
             share = min(1.0, end.cached_tokens / end.prompt_tokens)
         shown = 0.0

@@ -10,13 +10,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Literal, Protocol
 
 import numpy as np
 
 from laar.accuracy.assessment import Assessment, Cell
-from laar.core.apart import Apart
 from laar.core.cost import Terms
 from laar.core.plugin import Parts
 from laar.fleet.endpoints import EndpointTable, Floats, Mask, Slots
@@ -31,7 +30,7 @@ class View:
     """The request and, for each candidate, the estimates that filters, scorers and pickers use.
 
     Arrays have the shape ``(n,)`` and are aligned with `slots`. A scorer may set `terms`, `reason`
-    and, if it computes costs, the result fields of `apart` and of `parts`. The policy and the
+    and, if it computes costs, the result fields of `parts`. The policy and the
     chooser add to `faults`, and reset `terms` and `reason` when they no longer apply; plug-ins may
     correct estimates in `prescore`. Nothing else changes after construction.
 
@@ -71,7 +70,6 @@ class View:
         again: text evicted for this prompt that will be requested again, as a share of the
             prompt's uncached part; None if every cache has room.
         answers: P(the endpoint answers); None while all are healthy.
-        apart: the endpoints that may prefill for a candidate; None if there are none.
         parts: what plug-ins add to it, by plug-in.
         chain: the prompt's prefixes; None if no prefixes are recorded.
         chains: those in modes with prefixes of their own, by `model_id`.
@@ -112,7 +110,6 @@ class View:
     demand: Demand | None = None
     again: Floats | None = None
     answers: Floats | None = None
-    apart: Apart | None = None
     parts: Parts = field(default_factory=Parts)
     chain: Chain | None = None
     chains: Mapping[int, Chain] = field(default_factory=dict)
@@ -142,9 +139,6 @@ class View:
         """Return the view of some of the candidates, in the order of `positions`."""
         some = copy(self)
         some.terms = None
-        if self.apart is not None:
-            kv_group_of = self.apart.of.kv_group_of[positions]
-            some.apart = replace(self.apart, of=replace(self.apart.of, kv_group_of=kv_group_of))
         if self.parts:
             some.parts = Parts((of, part.at(positions)) for of, part in self.parts.items())
         for name in BY_CANDIDATE:

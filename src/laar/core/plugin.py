@@ -17,6 +17,8 @@ asked in this order; `docs/guides/write-a-plugin.md` has an example.
 | `select` | a winner is known | refuse it; put its part into the decision |
 | `reserve` | the request is counted at its endpoint | count its own |
 | `move` | Envoy reports that another endpoint serves | count there instead |
+| `replied` | the answer's status is known, or a later error | learn |
+| `answering` | the answer has begun | count the prefill no more |
 | `complete` | the answer has ended, with what was seen | learn, release |
 | `failed` | an attempt of any request failed | learn |
 | `gone` | an engine is found dead | learn |
@@ -61,15 +63,17 @@ if TYPE_CHECKING:
     from laar.core.guards import Faults
     from laar.core.interfaces import View
     from laar.faults import Fault
-    from laar.health import Health, Standing
+    from laar.health import Health, Reply, Standing
     from laar.prefix.beliefs import PrefixBeliefs
     from laar.prefix.blocks import Chain
     from laar.prefix.match import PrefixMatch
     from laar.request import Request
     from laar.speeds.engines import Engines
 
-Answering = Callable[[Slots], tuple[Slots, Floats]]
-"""Returns those of some endpoints that are up and healthy, and P(it answers) of each."""
+Answering = Callable[[str, Slots], tuple[Slots, Floats]]
+"""Returns those of some endpoints that are up and healthy, and P(it answers) of each.
+
+The first argument says what they would be to a request, of those in `Part.shared`."""
 
 T = TypeVar("T", bound="Plugin")
 A = TypeVar("A")
@@ -95,6 +99,12 @@ class Pricing(Protocol):
     def again(self, *, cached_tokens: Floats, after_s: Floats) -> Price:
         """Return the price with other cached tokens, if the request begins `after_s` later."""
 
+    def prefilled(self, slots: Slots, **of: Any) -> Price:
+        """Return the price of the prompt at other endpoints, as that of a one-token answer."""
+
+    def pair(self, then_s: Floats, cost_s: Floats, reading: Price, transfer_s: Floats) -> Price:
+        """Return the price at each candidate if another endpoint prefills for it."""
+
 
 class Part:
     """What a plug-in adds to a view or a decision; a subclass has the fields.
@@ -107,12 +117,19 @@ class Part:
         elsewhere_tokens: prompt tokens that the endpoint gets from elsewhere, not by prefill.
         shared: what it may share with other requests, and so what may be at fault if they fail
             (`laar.health.suspects`), by kind.
+        reads: the endpoint prefills the prompt itself.
         teaches: the time of the answer says how fast the endpoint is.
     """
 
     alike: ClassVar[bool] = False
-    teaches: ClassVar[bool] = True
+    reads: ClassVar[bool] = True
+    teaches: bool = True
     elsewhere_tokens: float = 0.0
+
+    @property
+    def helper(self) -> int:
+        """Slot of another endpoint that takes part, and so is no fallback; -1 if there is none."""
+        return -1
 
     @property
     def shared(self) -> Mapping[str, str]:
@@ -294,6 +311,12 @@ class Plugin:
 
     def move(self, decision: Decision, now: float) -> None:
         """Count a request at the endpoint that serves it (`decision.flight`) instead."""
+
+    def replied(self, decision: Decision, reply: Reply, now: float, excused: bool) -> None:
+        """Learn from the answer's status; `excused` if a failure is the request's own fault."""
+
+    def answering(self, decision: Decision, now: float, ok: bool) -> None:
+        """Count the prefill no more: the answer has begun, or the request is refused."""
 
     def complete(self, decision: Decision, end: Completion) -> None:
         """Learn from a request that has ended, and release it."""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from laar.core.apart import Prefiller
 from laar.core.attempts import asked_of
 from laar.core.candidates import Group
 from laar.core.decision import DirectorSettings
@@ -78,7 +77,7 @@ class Fallbacks:
         selected: Selected,
         ranking: Ranking,
         served: str,
-        prefiller: Prefiller | None,
+        parts: Parts,
         *,
         alike: bool,
     ) -> tuple[tuple[str, ...], bool]:
@@ -87,8 +86,8 @@ class Fallbacks:
         They serve the model in the body, if any (`served`). Endpoints that are doubted or full come
         last. Those that the request does not fit are omitted, as their refusal would be final.
         Envoy retries with the same headers, so fallbacks must share the first endpoint's rank, key
-        and base path, and, if `alike`, its model: with a prefiller, a mode or a plug-in that says
-        so. They exclude the prefiller. Similar requests that often fail at several get none.
+        and base path, and, if `alike`, its model: with a mode or a plug-in that says so.
+        They exclude who helps the first. Similar requests that often fail at several get none.
         """
         view, health, table = ranking.view, self._health, self._table
         # If all endpoints are failing, no request is blamed: one of them may have recovered.
@@ -101,7 +100,7 @@ class Fallbacks:
         if view is not None and (fits := view.fits) is not None:
             others = [at for at in others if fits[at]]
         chosen = by_slot[slots.item(first)]
-        way = chosen.way
+        way, helpers = chosen.way, [part.helper for part in parts.values()] if parts else ()
         for slot in chain(map(slots.item, others), ranking.last):
             if len(found) >= self._most:
                 break
@@ -114,7 +113,7 @@ class Fallbacks:
             if spec.way is not way and (spec.way.base, spec.way.key) != (way.base, way.key):
                 continue
             # An endpoint is as many candidates as its model has modes.
-            if (prefiller is None or slot != prefiller.slot) and spec is not chosen:
+            if slot not in helpers and spec is not chosen:
                 found[spec.address] = None
         backed, once = tuple(found), False
         for known in selected.admitted:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from laar.accuracy.assessment import Assessment, PlainAssessor
-from laar.core.apart import Apart
 from laar.core.candidates import Group
 from laar.core.interfaces import View
 from laar.core.plugin import NO_PARTS, Parts, prescore
@@ -76,23 +74,21 @@ def view_of(
         answers=group.standing.answers,
     )
     _judge(view, known, judged, tried, chooser.settings, moded=group.plain is not None)
-    shares = None if match is None else _match(view, match)
-    if group.prefillers is not None:
-        view.apart = _apart(chooser, group, view, known, by_model, shares, match)
-    if len(slots) < 2 and view.apart is None:
-        view.demand = view.again = None  # nothing to compare
+    if match is not None:
+        _match(view, match)
     if group.plain is not None and match is not None and chooser.prefixes is not None:
         try:
             _match_modes(chooser.prefixes, view, group, by_model)
         except Exception:  # noqa: BLE001
             reason = chooser.degraded.degraded("prefixes")
     if reason and group.plain is not None:  # nothing is known of modes then
-        plain = replace(group.plain, prefillers=group.prefillers and group.plain.prefillers)
-        return view_of(chooser, request, tried, plain, special, now)
+        return view_of(chooser, request, tried, group.plain, special, now)
     if group.parts or special:
         view.parts = Parts([*group.parts.items(), *special.items()]) if special else group.parts
         if "prescore" in view.parts.points:
             prescore(view, view.parts, group, match)
+    if len(slots) < 2 and "price" not in view.parts.points:
+        view.demand = view.again = None  # nothing to compare
     return group, view, by_model, reason
 
 
@@ -166,8 +162,8 @@ def _judge(
     view.knows_outcomes = bool(is_known)
 
 
-def _match(view: View, match: PrefixMatch) -> Floats:
-    """Set what is believed of the candidates' caches; return the share on device, by slot."""
+def _match(view: View, match: PrefixMatch) -> None:
+    """Set what is believed of the candidates' caches."""
     slots, tokens, shares = view.slots, view.tokens, match.shares
     if match.fetched is not None:
         shares = shares - match.fetched
@@ -177,39 +173,6 @@ def _match(view: View, match: PrefixMatch) -> Floats:
         view.left_tokens = match.left[slots] * tokens
     view.chain, view.demand = match.chain, match.demand
     view.again = None if match.again is None else match.again[slots]
-    return shares
-
-
-def _apart(
-    chooser: Chooser,
-    group: Group,
-    view: View,
-    known: Assessment,
-    by_model: Floats,
-    shares: Floats | None,
-    match: PrefixMatch | None,
-) -> Apart | None:
-    """Return the endpoints that may prefill the prompt for a candidate; None if there are none."""
-    table, settings, prefillers = chooser.table, chooser.settings, group.prefillers
-    if prefillers is not None and "fit_prefill" in group.parts.points:
-        slots, tokens = prefillers.slots, by_model[table.model_id[prefillers.slots]]
-        fits = chooser.plugins.fit(group.parts, "fit_prefill", view.request, slots, tokens)
-        prefillers = prefillers if fits is None else prefillers.only(fits)
-    if prefillers is None:
-        return None
-    slots = prefillers.slots
-    at, itself = table.model_id[slots], table.in_flight[slots] - table.visiting[slots]
-    return Apart(
-        rule=settings.apart,
-        least_tokens=settings.apart_tokens,
-        transfer_s_per_token=1.0 / settings.transfer_tokens_per_s,
-        of=prefillers,
-        tokens=by_model[at],
-        cached_tokens=np.zeros(len(slots)) if shares is None else shares[slots] * by_model[at],
-        seconds_per_token=known.seconds_per_token[at],
-        decoding=np.where(table.takes[slots], np.maximum(itself, 0.0), 0.0),
-        again=None if match is None or match.again is None else match.again[slots],
-    )
 
 
 def _match_modes(prefixes: PrefixBeliefs, view: View, group: Group, by_model: Floats) -> None:

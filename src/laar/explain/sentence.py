@@ -30,21 +30,8 @@ _LANGUAGES = {
 
 def sentence(record: DecisionRecord) -> str:
     """Return why the picked endpoint won, what failed, and where the prompt is prefilled."""
-    return _who_won(record) + _elsewhere(record.decision)
-
-
-def _elsewhere(decision: Decision) -> str:
-    """Return what happens before the answer: who prefills the prompt, and what is pulled."""
-    said, at, view = "", decision.position, decision.view
-    if view is not None and view.apart is not None and view.apart.saved_s is not None:
-        saved_s = float(view.apart.saved_s[at])
-        if decision.prefiller is not None:
-            way = f"costs {duration(saved_s)} less" if saved_s > 0.0 else "costs no less"
-            address = decision.prefiller.address
-            said += f" {address} prefills the prompt, which {way} than at the endpoint itself."
-        elif saved_s > 0.0:
-            said += f" It prefills the prompt itself, which costs {duration(saved_s)} less."
-    return "".join([said, *(f" {more}" for more in gather(decision, "sentence") if more)])
+    said = _who_won(record), *gather(record.decision, "sentence")
+    return " ".join(filter(None, said))
 
 
 def _who_won(record: DecisionRecord) -> str:

@@ -13,6 +13,7 @@ from laar.flow.queue import Item
 from laar.flow.saturation import Long, has_room, longs_at
 from laar.flow.settings import FlowSettings
 from laar.flow.slack import RHO_MAX
+from laar.plugins.apart import PrefillApart
 
 _MAX_BAND = 1000
 """Bands are clamped to this, so that an engine's priority stays an exact JSON number."""
@@ -75,10 +76,10 @@ class LoadControl:
 
     def count(self, decision: Decision, settings: FlowSettings) -> None:
         """Count a long prompt at the endpoint that prefills it."""
-        flight, prefiller = decision.flight, decision.prefiller
+        flight, prefiller = decision.flight, PrefillApart.of(decision)
         began, tokens = flight.began, decision.uncached_tokens
         if prefiller is not None:
-            began, tokens = flight.prefill_began, prefiller.uncached_tokens
+            began, tokens = prefiller.began, prefiller.uncached_tokens
         if tokens > settings.long_tokens and began is not None:
             free_at = self._engines.traffic.free_at.item(began.slot)
             until = math.inf if began.shown else free_at
@@ -88,7 +89,11 @@ class LoadControl:
     def moved(self, decision: Decision, settings: FlowSettings) -> None:
         """Count a long prompt where Envoy has sent it instead, if it is prefilled there."""
         long = self.longs.get(decision.id)
-        if long is not None and long.slot != decision.flight.slot and decision.prefiller is None:
+        if (
+            long is not None
+            and long.slot != decision.flight.slot
+            and PrefillApart.of(decision) is None
+        ):
             del self.longs[decision.id]
             self.count(decision, settings)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from laar.core.plugin import Plugin
 from laar.plugins.adapters import Adapters
+from laar.plugins.apart import PrefillApart
 from laar.plugins.companions import Companions
 from laar.plugins.deadly import DeadlyBodies
 from laar.plugins.pulls import Pulls
@@ -20,9 +21,10 @@ from laar.plugins.windows import Windows
 def own() -> list[Plugin]:
     """Return new plug-ins, in the order in which they are asked.
 
-    Bodies that kill and what a request names come first, since it may end there. Pulls reprice the
-    prompt, so they come before what only adds seconds. A companion's cost is made of all seconds,
-    and replaces them, so it comes after them. Tries look at the cost.
+    Bodies that kill and what a request names come first, since it may end there. Prefill
+    elsewhere and pulls reprice the prompt, so they come before what only adds seconds. A
+    companion's cost is made of all seconds, and replaces them, so it comes after them. Tries look
+    at the cost.
     """
     return [
         DeadlyBodies(),
@@ -32,6 +34,7 @@ def own() -> list[Plugin]:
         FairShares(),
         ServerTiming(asked=False),
         SessionToken(asked=False),
+        PrefillApart(),
         Pulls(),
         Adapters(),
         Swaps(),

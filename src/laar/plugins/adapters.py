@@ -76,7 +76,7 @@ class Used(Part):
 
     name: str
     slot: int
-    teaches: bool  # type: ignore[misc]  # of the class where it never varies
+    teaches: bool
 
     @property
     def shared(self) -> Mapping[str, str]:

@@ -17,13 +17,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from laar.core.apart import may_be_apart
 from laar.core.candidates import Group
 from laar.core.cost import Price
 from laar.core.decision import Completion, Decision
 from laar.core.interfaces import View
 from laar.core.plugin import Answering, Core, Meter, Part, Plugin, Pricing, Sample
 from laar.fleet.endpoints import Floats, Slots
+from laar.plugins.apart import Prefillers, may_be_apart
 from laar.prefix.match import PrefixMatch
 from laar.units import duration
 
@@ -149,7 +149,7 @@ class Pulls(Plugin):
         sources = able[self._table.pull_group[able] >= 0]
         if len(sources) < 2:
             return None
-        sources, answers = answering(sources)
+        sources, answers = answering("source", sources)
         sources = sources[answers >= SURE]
         return _From(sources) if len(sources) else None
 
@@ -161,7 +161,8 @@ class Pulls(Plugin):
         A request whose header would not reach a sidecar pulls nothing.
         """
         prefixes, table, slots = self._core.prefixes, self._table, view.slots
-        if prefixes is None or match is None or group.prefillers is not None:
+        apart = Prefillers.among(group.parts) is not None and may_be_apart(view.request)
+        if prefixes is None or match is None or apart:
             return None
         groups, tokens = table.pull_group[slots], match.tokens[table.model_id]
         if alone := [number for number, mode in table.modes.items() if mode.own_prefix]:

@@ -99,9 +99,6 @@ NOT_AGAIN = ("x-should-retry", "false")
 """Tells OpenAI's and Anthropic's clients not to repeat a request by themselves, as they do any 5xx.
 """
 
-PREFILLER = "x-prefiller-host-port"
-"""The prefill endpoint, for the decode endpoint's sidecar; the name is llm-d's."""
-
 PRIORITIES = ("x-vllm-priority", "x-override-priority")
 """The request's priority in vLLM and in SGLang, lower values first; overrides the body's."""
 
@@ -125,7 +122,7 @@ PATH = "x-laar-path"
 """Metadata key: the path without query, for an engine with a different base path."""
 
 SET_BY_ROUTES = (
-    *(PREFILLER, *PRIORITIES, RANK, SESSION_ID),
+    *(*PRIORITIES, RANK, SESSION_ID),
     *(name for plugin in own() for name in plugin.sends),
     *CREDENTIALS,
     *RETRY_HEADERS,

@@ -16,6 +16,7 @@ from itertools import accumulate
 from laar.accuracy.reports import Answered
 from laar.core.decision import Decision
 from laar.explain.decision_record import DecisionRecord
+from laar.plugins.apart import PrefillApart
 from laar.telemetry.full import MAYBE_FULL, Full
 
 MAX_LABELS = 64
@@ -91,7 +92,7 @@ class Metrics:
     def decided(self, decision: Decision) -> None:
         """Count a decision by policy, reason and model."""
         self.decisions[decision.policy, decision.reason, decision.model] += 1
-        if decision.prefiller is not None:
+        if decision.parts and PrefillApart.of(decision) is not None:
             self.prefills_apart[decision.model] += 1
 
     def decided_in(self, seconds: float) -> int:

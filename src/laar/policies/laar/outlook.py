@@ -60,7 +60,6 @@ from laar.core import plugin
 from laar.core.cost import AIMS, CostWeights, Price, Terms, scores_of_costs, until_correct
 from laar.core.interfaces import View
 from laar.fleet.endpoints import Floats
-from laar.policies.laar.pairs import read_elsewhere
 from laar.policies.laar.pricing import Pricing, PricingInputs, inputs_of, price
 from laar.prefix.match import Demand
 from laar.speeds.engines import Engines
@@ -90,11 +89,9 @@ class Outlook:
             weights = self._aimed.get(options.get("aim", ""), weights)
         inputs = inputs_of(view, engines, weights)
         priced, added = price(inputs), dict[str, Floats]()
-        if view.apart is not None:
-            priced, added["transfer_s"] = read_elsewhere(view.apart, view, engines, inputs, priced)
         if "price" in view.parts.points:
-            pricing = Pricing(inputs, priced)
-            added |= plugin.price(view, pricing)
+            pricing = Pricing(inputs, priced, engines)
+            added = plugin.price(view, pricing)
             priced = pricing.price
         total_s, others_s = priced.total_s, priced.others_s
         if view.demand is not None and view.demand[1][0] > _ONCE:

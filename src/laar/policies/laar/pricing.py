@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -240,10 +240,12 @@ class Pricing:
     Args:
         inputs: the inputs to the price.
         price: the price so far.
+        engines: the learned constants of engines.
     """
 
     inputs: PricingInputs
     price: Price
+    engines: Engines
 
     def again(self, *, cached_tokens: Floats, after_s: Floats) -> Price:
         """Return the price with other cached tokens, if the request begins `after_s` later.
@@ -264,5 +266,55 @@ class Pricing:
             others_s=then.others_s + evicted_s,
             total_s=then.total_s + evicted_s,
             copy_s=then.copy_s + after_s,
+            evicted_s=alone.evicted_s,
+        )
+
+    def prefilled(self, slots: Slots, **of: Any) -> Price:
+        """Return the price of the prompt at other endpoints, as that of a one-token answer.
+
+        Args:
+            slots: the endpoints.
+            of: the inputs that differ from the candidates'.
+        """
+        none, traffic, now = np.zeros(len(slots)), self.engines.traffic, float(self.inputs.now)
+        # A prefill for another endpoint does not wait for a batch slot.
+        constants = self.engines.constants(slots)
+        lone = replace(constants, answer_s=none, b=none, slots=none + np.inf)
+        asked, rate = asked_of(traffic, slots, now), traffic.visits(slots, now)
+        inputs = replace(self.inputs, rtt_s=none, crowded=None, engine=lone, asked=asked, rate=rate)
+        return price(replace(inputs, **of))
+
+    def pair(self, then_s: Floats, cost_s: Floats, reading: Price, transfer_s: Floats) -> Price:
+        """Return the price of each candidate with its prefiller: the answer alone plus the prefill.
+
+        Args:
+            then_s: seconds until the first prefiller is done.
+            cost_s: the cost of the prefill.
+            reading: its price.
+            transfer_s: seconds to fetch the KV.
+        """
+        inputs, objective_s, alone = self.inputs, self.inputs.objective_s, self.price
+        written = price(
+            replace(
+                inputs,
+                cached_tokens=inputs.tokens,
+                now=inputs.now + then_s + transfer_s,
+                objective_s=None if objective_s is None else np.maximum(objective_s - then_s, 0.0),
+            )
+        )
+        moved_s = reading.ttft_s + transfer_s
+        own = written.own_s + FIRST * transfer_s + cost_s - reading.others_s
+        others = written.others_s + inputs.weights.k_delay * alone.evicted_s + reading.others_s
+        return Price(
+            base_s=written.base_s + reading.base_s,
+            prefill_s=reading.prefill_s,
+            ahead_s=written.ahead_s,
+            queue_s=written.queue_s + reading.queue_s,
+            ttft_s=written.ttft_s + moved_s,
+            latency_s=written.latency_s + moved_s,
+            own_s=own,
+            others_s=others,
+            total_s=own + others,
+            copy_s=np.zeros(len(inputs.tokens)),
             evicted_s=alone.evicted_s,
         )

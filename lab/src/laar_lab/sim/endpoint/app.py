@@ -28,7 +28,8 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from laar.errors import RequestError, SettingError
-from laar.protocol.headers import PREFILLER, PRIORITIES, REQUEST_ID
+from laar.plugins.apart import PREFILLER
+from laar.protocol.headers import PRIORITIES, REQUEST_ID
 from laar_lab.sim.endpoint.answering import Answer, answer_for
 from laar_lab.sim.endpoint.apart import PATHS, prefilled_elsewhere
 from laar_lab.sim.endpoint.bodies import (

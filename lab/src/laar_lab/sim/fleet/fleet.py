@@ -26,6 +26,7 @@ from laar.errors import RequestError, SettingError
 from laar.flow.settings import FlowSettings
 from laar.health import GOOD, Reply
 from laar.health.explained import Shown
+from laar.plugins.apart import PrefillApart
 from laar.plugins.pulls import Pulls
 from laar.policies import build_policies
 from laar.prefix.beliefs import BYTES_PER_TOKEN
@@ -237,9 +238,8 @@ class VirtualFleet:
         exchange.cancelled, exchange.end_s = True, now
         self._streams[exchange.address].pop(exchange.request.id, None)
         self._hosts[exchange.address].abort(exchange.request.id)
-        if exchange.decision.prefiller is not None:
-            name = exchange.decision.prefiller.address
-            self._hosts[name].abort(_prefill_id(exchange.request.id))
+        if (prefiller := PrefillApart.of(exchange.decision)) is not None:
+            self._hosts[prefiller.address].abort(_prefill_id(exchange.request.id))
         end = Completion(status=None, cause="disconnect", latency_s=now - exchange.sent_s)
         self.directors[exchange.picker].settle(exchange.decision, end)
         self._touched(exchange.picker)
@@ -296,7 +296,8 @@ class VirtualFleet:
         If the prefiller refuses, the endpoint prefills.
         """
         decision, clock = exchange.decision, self.clock
-        if decision.prefiller is None or exchange.cancelled:
+        prefiller = PrefillApart.of(decision)
+        if prefiller is None or exchange.cancelled:
             self._pull(exchange, half, on_end)
             return
 
@@ -310,7 +311,7 @@ class VirtualFleet:
             there_s = clock.now + missing / self._sites[name].transfer_tokens_per_s
             clock.at(there_s, self._answer, exchange, half, on_end, job.prompt_tokens - 1)
 
-        other = decision.prefiller.address
+        other = prefiller.address
         job = self._job(other, _prefill_id(exchange.request.id), exchange.prompt, None)
         self._hosts[other].submit(replace(job, output_tokens=1), lambda _cached: None, read)
 

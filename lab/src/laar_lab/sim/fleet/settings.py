@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from laar.core.apart import ApartRule
 from laar.core.cost import CostWeights
-from laar.core.decision import DirectorSettings, Retries
+from laar.core.decision import ApartRule, DirectorSettings, Retries
 from laar.health import HealthSettings
 
 
