@@ -215,7 +215,8 @@ def _known_row(kind: Kind) -> str:
 
     read = [fact for fact, fields in _FACTS.items() if is_read(fields)]
     guessed = [fact for fact in _FACTS if fact not in read]
-    run = "`make test-vllm`" if kind.name == "vLLM" else "stand-in"
+    is_real = kind.name in ("vLLM", "SGLang")
+    run = f"`make test-{kind.name.lower()}`" if is_real else "stand-in"
     return f"| {kind.name} | {', '.join(read) or NONE} | {', '.join(guessed) or NONE} | {run} |\n"
 
 
@@ -224,7 +225,7 @@ _HEAD = """# Engines by APIs
 Made by `tests/server/test_engines_by_apis.py`: eight stand-ins, each with one model, which have
 the routes, usage and metrics pages that each engine documents, behind laar and a real Envoy in
 all shapes. They are not real engines, so deviations of a release from its documentation are
-not seen here. `make test-vllm` runs real vLLM engines.
+not seen here. `make test-vllm` and `make test-sglang` run real engines.
 
 ## What laar does with a request
 
@@ -262,7 +263,9 @@ _KNOWN = """
 
 What is not read is guessed: caches have room, and hold what laar sent as far as the usage of
 answers confirms it; refused connections are restarts, a 429 is a full queue, adapters are loaded
-where they were used lately. Ranks, KV events and sleep are then not used.
+where they were used lately. Ranks, KV events and sleep are then not used. Which models an engine
+holds, and what loading another takes, is learned from first tokens. Context windows are read in
+each engine's own words, LM Studio's too. `transformers serve` was not tried.
 
 | engine | read besides | guessed | run by the tests as |
 | --- | --- | --- | --- |
@@ -272,9 +275,7 @@ _TAIL = """
 *hosted* is any service with OpenAI's API behind https, a base path and a key: `address:
 https://HOST/openai/v1`, `ca_file`, `sni` and `key_file`
 ([how](../guides/vllm.md#engines-with-https-a-base-path-or-a-key)). A client's `authorization`,
-`x-api-key` and `api-key` never reach it, and its key reaches no other engine; the same test checks
-both.
-One endpoints file may list all eight, even for the same model.
+`x-api-key` and `api-key` never reach it, and its key reaches no other engine.
 
 LM Studio, NVIDIA NIM, Ray Serve, Dynamo, LiteLLM and Azure OpenAI are in [In front of
 vLLM](../guides/vllm.md#other-engines-and-services).
