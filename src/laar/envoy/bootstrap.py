@@ -93,7 +93,7 @@ _JUDGED = (
 )
 PAGES = r"(?i:text/(?:[^ep]|e[^v]|p[^l])|application/xhtml)"
 """Types of text but ``text/event-stream`` and ``text/plain``, which some engines give for JSON."""
-_FAILED = rf"true 4..( .*)?|(\w* )?2.. \S*{names.RETRY_PAGES} {PAGES}.*"
+_FAILED = rf"true 4..( .*)?|(\w* )?2.. \S*{agreed.RETRY_PAGES} {PAGES}.*"
 _FAILED_ALONE = rf"true 4..( .*)?|(\w* )?2.. \S* ?{PAGES}.*"
 """What has failed by `_JUDGED`; without a picker, if the path is a computation's."""
 

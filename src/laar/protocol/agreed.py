@@ -50,3 +50,6 @@ DECISION_MARGIN_S = 10.0
 
 PICKING_SERVICE = "laar.picking"
 """Health service name by which laar's Envoys check whether the picker accepts new streams."""
+
+RETRY_PAGES = "retriable-headers"
+"""The value of `headers.RETRY_ON` for a computation whose answer can't be a page for people."""

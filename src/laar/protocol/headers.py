@@ -58,8 +58,6 @@ the first response headers win."""
 RETRY_ON = "x-envoy-retry-on"
 RETRIED_STATUSES = "x-envoy-retriable-status-codes"
 MAX_RETRIES = "x-envoy-max-retries"
-RETRY_PAGES = "retriable-headers"
-"""The value of `RETRY_ON` for a computation whose answer can't be a page for people."""
 RETRY_HEADERS = (RETRY_ON, RETRIED_STATUSES, MAX_RETRIES)
 """Metadata keys, sent with the destination, from which laar's routes make headers that extend
 Envoy's retry policy (`laar.protocol.stream.attempts`)."""

@@ -29,6 +29,7 @@ from typing import NamedTuple
 from laar.core.attempts import RESENT_BYTES
 from laar.core.decision import Decision
 from laar.health.kinds import FULL_STATUSES, UNKNOWN_TO_ENGINE
+from laar.protocol import agreed
 from laar.protocol import headers as names
 from laar.request import TEXTS, Api
 
@@ -99,7 +100,7 @@ def attempts_of(
         retries.append((names.RETRIED_STATUSES, statuses))
     on = ["reset"] if repeats and body_bytes is not None and body_bytes <= RESENT_BYTES else []
     if repeats and decision.request.api in _NO_PAGES:
-        on.append(names.RETRY_PAGES)
+        on.append(agreed.RETRY_PAGES)
     if on:
         retries.append((names.RETRY_ON, ",".join(on)))
     if repeats:
