@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import re
+from pathlib import Path
 
 import pytest
 
+import laar
 from support import eventually
 from support.clients import chat, post
 from support.grids import crossed
@@ -58,6 +62,14 @@ async def test_a_full_fleet_is_told_to_clients_page_and_metrics(gateway, http, f
     assert {each.status for each in got} == {FULL[form].status}
     assert metric(gateway.runner, "laar_full_total") == len(got)
 
+    async with http.get(f"{envoy.admin_url}/stats/prometheus") as stats:
+        seen = re.findall(
+            r'^envoy_cluster_upstream_rq\{envoy_response_code="(\d+)",.*laar-endpoints"\} (\d+)$',
+            await stats.text(),
+            re.MULTILINE,
+        )
+    assert dict(seen)[str(FULL[form].status)] == str(len(got)), "as the rule of LaarFull reads it"
+
     for engine in engines:
         engine.chat_answer = Answer()
 
@@ -91,3 +103,15 @@ async def test_an_engine_slower_than_its_siblings_is_named(gateway, http, figure
     assert named == {engines[0].address}
     ratio = f'laar_endpoint_pace_ratio{{endpoint="{engines[0].address}"}}'
     assert metric(gateway.runner, ratio) >= 1.5
+
+
+def test_each_temporary_refusal_of_laars_own_says_when_to_return():
+    """Found in the source, so that a new one can't be silent; `None` has to be written out."""
+    silent = []
+    for path in (Path(laar.__file__).parent).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "RequestError":
+                status = getattr(node.args[0], "value", None) if node.args else None
+                if status in (429, 503) and "retry_after_s" not in {k.arg for k in node.keywords}:
+                    silent.append(f"{path.name}:{node.lineno}")
+    assert silent == []
