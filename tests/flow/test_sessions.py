@@ -434,6 +434,39 @@ def test_the_waits_of_a_client_that_gives_up_and_retries_add_up():
     assert second.request.session == "two"
 
 
+def test_a_client_with_a_timeout_of_its_own_is_held_for_less_once_it_has_asked_again():
+    picker = Picker(by_load=False)
+    picker.ask(0.0, session="one")  # stays in flight
+    at, held = 1.0, []
+    for digest in range(1, 5):
+        while not isinstance(
+            answer := picker.ask(at, session=f"{digest}", digest=digest), Decision
+        ):
+            (waiting,) = picker.flow.waiting_contexts()
+            limit_s = waiting.hold_s - waiting.earlier_s
+            if limit_s < 20.0:
+                (answer,) = picker.dispatch(at + limit_s)
+                break
+            picker.flow.left(answer, at + 20.0)
+            at += 20.5
+            held.append(digest)
+        picker.end(answer, at + 20.0)
+        at += 500.0
+    assert held == [1]
+
+
+def test_turns_are_held_briefly_if_all_contexts_that_are_worth_it_have_room_somewhere():
+    picker = Picker("a", "b", by_load=False)
+    for name, tokens in (("one", 4_000), ("two", 4_000)):
+        picker.ask(0.0, session=name, tokens=tokens)  # one at each endpoint, in flight
+    held = picker.ask(1.0, session="three", tokens=4_000)
+    assert not isinstance(held, Decision)
+    assert not picker.dispatch(5.9)
+    assert len(picker.dispatch(6.1)) == 1
+    picker.ask(7.0, session="four", tokens=4_000)  # does not fit
+    assert not picker.dispatch(60.0)
+
+
 def test_a_clients_objective_bounds_its_wait():
     picker = Picker(by_load=False)
     picker.ask(0.0, session="one")

@@ -5,10 +5,10 @@ queued, and tried again each time a request ends. The decision itself, with its 
 remains one synchronous call.
 
 A turn whose context is in an endpoint's cache goes there without waiting (`laar.flow.sessions`).
-Any other turn also needs room for its context. A turn that waits for that room is sent after
-`max_hold_s` at the latest, or half of the time that its client says it waits, or immediately if the
-queue is full. By default, requests never wait because of load, so those of no session are sent
-as if there were no admission.
+Any other turn also needs room for its context. A turn that waits for that room is sent once its
+client is believed to bear no more (`laar.flow.bearing`), or immediately if the queue is full. By
+default, requests never wait because of load, so those of no session are sent as if there were no
+admission.
 
 All of this is synchronous and reads no clock, so the lab runs the same code. Prefills that another
 picker sends to the same endpoints show only in the endpoints' readings.
@@ -33,6 +33,7 @@ from laar.core.interfaces import NoRoomError, View
 from laar.errors import RequestError
 from laar.fleet.away import may_come
 from laar.fleet.endpoints import Mask, Slots
+from laar.flow.bearing import Bearing, Hold
 from laar.flow.load import LoadControl, priority_of
 from laar.flow.naming import SessionNames
 from laar.flow.queue import SATURATED, WORDS, Item, Queue
@@ -116,6 +117,8 @@ class Admission:
         self._tickets = 0
         self._asked: Latest[str, tuple[float, float]] = Latest(_MAX_ASKED)  # first and last try
         self._turns: dict[str, Place] = {}  # by id of the decision
+        self._bearing = Bearing()
+        self._held: dict[str, tuple[Hold, float]] = {}  # with its end, by id of the decision
 
     def use(self, settings: FlowSettings) -> None:
         """Use new settings, except for the order; waiting requests keep their objectives."""
@@ -176,7 +179,9 @@ class Admission:
         except NoRoomError as full:
             item = self._item(request, now, full.view, waits=True)
             if for_context:
-                item = replace(item, for_context=True, earlier_s=self._waited_s(key, now))
+                hold_s = self._begins(item, full.view, now)
+                earlier_s = self._waited_s(key, now, hold_s)
+                item = replace(item, for_context=True, earlier_s=earlier_s, hold_s=hold_s)
             return self._hold(item, now)
         except RequestError as error:
             if not self.by_load or not may_come(error, request):
@@ -211,14 +216,40 @@ class Admission:
                 except Exception as error:  # noqa: BLE001 - as in `admit`
                     verdict = error
             waited_s = max(0.0, now - item.arrival_s)
+            admitted = isinstance(verdict, Decision) and verdict.flight.admitted
+            if admitted and self._teaches(item):
+                self._held[verdict.id] = self._hold_of(item), now
             outcomes.append(Outcome(ticket=item.id, verdict=verdict, waited_s=waited_s))
         self.queue.keep(left)
         return outcomes
 
-    def _waited_s(self, session: str, now: float) -> float:
+    def left(self, ticket: Hashable, now: float) -> None:
+        """Forget a waiting request whose client is gone, and learn how long that waited."""
+        item = self.queue.cancel(ticket)
+        if item is not None and self._teaches(item):
+            self._bearing.left(self._hold_of(item), now)
+
+    def _teaches(self, item: Item) -> bool:
+        """Return whether a hold, which was not cut short, shows what its client bears."""
+        return item.for_context and item.hold_s != self.queue.settings.min_hold_s
+
+    def _hold_of(self, item: Item) -> Hold:
+        request, limit_s = item.request, item.hold_s or 0.0
+        return Hold(_kind(request), request.digest, item.arrival_s, limit_s)
+
+    def _begins(self, item: Item, view: View, now: float) -> float:
+        """Return how long a turn is held for room: briefly if all contexts worth it have some."""
+        slots, settings = view.slots, self.queue.settings
+        wanted = self.sessions.wanted_tokens(slots.tolist(), now) + item.tokens
+        wanted += sum(each.tokens for each in self.waiting_contexts() if each.reach & item.reach)
+        hold_s = self._bearing.begins(self._hold_of(item))
+        room = float(self._director.table.capacity_tokens[slots].sum())
+        return min(hold_s, settings.min_hold_s) if wanted <= room else hold_s
+
+    def _waited_s(self, session: str, now: float, hold_s: float) -> float:
         """Return how long a session has waited for room, over all attempts of its client."""
         first, last = self._asked.get(session, (now, now))
-        first = first if now - last <= 2.0 * self.queue.settings.max_hold_s else now
+        first = first if now - last <= 2.0 * max(hold_s, self.queue.settings.max_hold_s) else now
         self._asked[session] = first, now
         return max(0.0, now - first)
 
@@ -341,6 +372,7 @@ class Admission:
                     "session": item.request.session,
                     "tokens": item.tokens,
                     "waited_s": round(now - item.arrival_s, 3),
+                    "longest_s": round(item.hold_s or 0.0, 3),
                 }
                 for item in self.waiting_contexts()[:_SHOWN]
             ],
@@ -395,8 +427,11 @@ class Admission:
         """Return how long a turn may wait for room for its context, in seconds."""
         usual_s, envoys_s = self.queue.settings.max_hold_s, request.longest_hold_s
         if usual_s and request.patience_s is not None:
-            return min(max(usual_s, envoys_s), _HELD_SHARE * request.patience_s)
-        return min(usual_s, envoys_s or usual_s)
+            first_s = most_s = min(max(usual_s, envoys_s), _HELD_SHARE * request.patience_s)
+        else:
+            most_s = envoys_s or usual_s if usual_s else 0.0
+            first_s = min(usual_s, most_s)
+        return self._bearing.limit_s(_kind(request), first_s, most_s)
 
     # -- room ----------------------------------------------------------------------------------
 
@@ -500,6 +535,9 @@ class Admission:
         if self.load is not None:
             self.load.longs.pop(decision.id, None)
         place, attempt = self._turns.pop(decision.id, None), decision.flight.attempt
+        held = self._held.pop(decision.id, None)
+        if held is not None and begun:
+            self._bearing.borne(*held)
         begun = begun or 2.0 * decision.uncached_tokens < decision.tokens
         if place is not None and (not begun or (attempt is not None and attempt.useless)):
             self.sessions.refused(place)
@@ -565,6 +603,11 @@ def _attempted_s(view: View | None) -> float:
     tried, of = view.times_tried > 0.0, view.model_id
     alone_s = view.times_tried * (view.terms.base_s + view.terms.prefill_s)
     return sum(float(alone_s[of == model].mean()) for model in set(of[tried].tolist()))
+
+
+def _kind(request: Request) -> str:
+    """Return the kind of a request's client, as far as how long it waits is concerned."""
+    return f"{request.tenant}\0{request.named_by}\0{request.patience_s}"
 
 
 def _session(request: Request) -> str:

@@ -87,8 +87,8 @@ class Item:
         for_context: whether it waits only for room for its context; it is let in after `longest_s`
             or `max_hold_s`, or if the queue would refuse it.
         longest_s: the objective that its client set, in seconds; infinite if none.
-        hold_s: how long it may be held, by what its client says; None for `max_hold_s`. It may be
-            longer than that only `for_context`.
+        hold_s: how long it may be held, by what its client says and bears; None for `max_hold_s`.
+            It may be longer than that only `for_context`.
         work_s: prefill seconds when run alone.
         tokens: tokens charged to its tenant.
         body_bytes: memory it takes while held.
@@ -303,14 +303,13 @@ class Queue(Generic[T]):
                 if len(lane) > 1:
                     band.heads.pop(name, None)
 
-    def cancel(self, item_id: Hashable) -> bool:
-        """Forget a request whose client is gone; return False if its verdict is already known."""
+    def cancel(self, item_id: Hashable) -> Item | None:
+        """Forget and return a request whose client is gone; None if its verdict is known."""
         item = self._waiting.get(item_id)
-        if item is None:
-            return False
-        self._remove(item)
-        self.sheds[CANCELLED] += 1
-        return True
+        if item is not None:
+            self._remove(item)
+            self.sheds[CANCELLED] += 1
+        return item
 
     def keep(self, verdicts: list[tuple[Item, T | RequestError]]) -> None:
         """Keep verdicts of a call of `dispatch` for the next one."""

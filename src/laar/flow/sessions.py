@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -174,6 +174,7 @@ class Sessions:
         """By tenant, how many new names came, and how many with a known context."""
         self._keeping_s: list[float] = []
         self._learned_at = -math.inf
+        self._wanted: defaultdict[int, float] = defaultdict(float)
         gone = (Shared[str, Place](_MAX_GONE, _tenant) for _ in range(2))
         self._gone: tuple[Shared[str, Place], ...] = tuple(gone)
         """Sessions without a place: those that never returned to theirs, then the others."""
@@ -240,6 +241,11 @@ class Sessions:
         """
         for leaving, waits in zip(self._leaving_at(view), w.tolist(), strict=True):
             yield self._price(leaving, waits, now)
+
+    def wanted_tokens(self, slots: Iterable[int], now: float) -> float:
+        """Return the tokens of the contexts at some endpoints that are in use or worth keeping."""
+        self._keeping(now)
+        return sum(self._wanted[slot] for slot in set(slots))
 
     def begin(
         self,
@@ -520,6 +526,11 @@ class Sessions:
                     least_s = min(least_s, seconds / (1.0 - stays))
             keeping_s.append(least_s)
         self._learned_at, self._keeping_s = now, [*keeping_s, math.inf]  # the session is gone
+        self._wanted.clear()
+        for place in islice(self._places.values(), 0, None, step):
+            at = 0 if place.busy else bisect_left(_AGES_S, now - place.idle_at)
+            if place.busy or place.reread_s > self._keeping_s[at]:
+                self._wanted[place.slot] += step * (place.tokens - place.shared)
         return self._keeping_s
 
     def _learn(self, pause_s: float, *, returned: bool) -> None:

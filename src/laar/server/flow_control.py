@@ -166,7 +166,7 @@ class FlowControl:
     def _forget(self, ticket: Hashable, future: asyncio.Future[Outcome]) -> None:
         """Forget a request whose client is gone; release its outcome if it has just arrived."""
         self._waiting.pop(ticket, None)
-        self._admission.queue.cancel(ticket)
+        self._admission.left(ticket, self._clock())
         if future.done() and not future.cancelled():
             self._give_back(future.result())
 

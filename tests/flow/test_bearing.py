@@ -1,0 +1,76 @@
+"""How long clients are held is learned from those that break off and ask again."""
+
+import itertools
+import random
+
+import pytest
+
+from laar.flow.bearing import LEAST_S, Bearing, Hold
+
+FIRST_S, MOST_S = 60.0, 300.0
+
+
+CLOCK = itertools.count(0.0, 1_000.0)
+
+
+def hold(bearing, needs_s, own_timeout_s, *, kind="tenant\0name", leaves=False, digest=7):
+    """Hold a client, and again if its own timeout ends that; return its limit, if that held."""
+    for attempt in range(10):
+        now = next(CLOCK)
+        first = Hold(kind, digest, now, bearing.limit_s(kind, FIRST_S, MOST_S))
+        limit_s = bearing.begins(first)
+        lasts_s = min(limit_s, needs_s)
+        if leaves:
+            bearing.left(first, now + 0.5 * lasts_s)
+            return None
+        if lasts_s < own_timeout_s:
+            bearing.borne(first._replace(limit_s=limit_s), now + lasts_s)
+            return limit_s if attempt == 0 else None
+        bearing.left(first, now + own_timeout_s)
+    raise AssertionError("no attempt was borne")
+
+
+@pytest.mark.parametrize("own_timeout_s", [8.0, 20.0, 30.0, 59.0, 120.0, 250.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_one_hold_in_a_hundred_meets_a_timeout_whatever_that_is(own_timeout_s, seed):
+    rng, bearing = random.Random(seed), Bearing()
+    holds = [hold(bearing, rng.uniform(1.0, 900.0), own_timeout_s) for _ in range(2_000)]
+    assert holds.count(None) <= 0.015 * len(holds)
+    assert sum(filter(None, holds[1_000:])) / 1_000 > 0.4 * own_timeout_s
+
+
+def test_clients_that_bear_everything_are_held_as_long_as_their_gateway_allows():
+    bearing = Bearing()
+    holds = [hold(bearing, 900.0, 1e9) for _ in range(400)]
+    assert holds[0] == FIRST_S
+    assert holds == sorted(holds)
+    assert holds[-1] == MOST_S
+
+
+@pytest.mark.parametrize("share", [0.02, 0.05])
+def test_users_that_stop_a_turn_do_not_shorten_the_holds_of_others_much(share):
+    rng, bearing = random.Random(1), Bearing()
+    for number in range(3_000):
+        hold(bearing, 900.0, 1e9, leaves=rng.random() < share, digest=number)
+    assert bearing.limit_s("tenant\0name", FIRST_S, MOST_S) > FIRST_S
+
+
+def test_holds_that_end_together_count_once():
+    bearing = Bearing()
+    holds = [Hold("k", digest, 0.0, 60.0) for digest in range(1, 101)]
+    for each in holds:
+        bearing.left(each, 10.0 + 0.4 * each.digest)  # the gateway restarts, say
+    for each in holds:
+        bearing.begins(each._replace(since=55.0))
+    assert bearing.limit_s("k", FIRST_S, MOST_S) == pytest.approx(10.4 * 1.01**-99)
+
+
+def test_no_client_shortens_the_holds_of_another_kind_or_tenant_or_its_own_to_nothing():
+    bearing = Bearing()
+    for number in range(20_000):
+        bearing.left(Hold(f"bad\0{number % 3_000}", number, 0.0, 60.0), 0.1)
+        bearing.begins(Hold(f"bad\0{number % 3_000}", number, 0.0, 60.0))
+        if number % 100 == 0:
+            hold(bearing, 900.0, 1e9, kind="good\0")
+    assert bearing.limit_s("good\0", FIRST_S, MOST_S) == MOST_S
+    assert bearing.limit_s("bad\0" + "2999", FIRST_S, MOST_S) >= LEAST_S
