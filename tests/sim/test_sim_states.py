@@ -13,7 +13,23 @@ import pytest
 from laar.errors import SettingError
 from laar.prefix.tokens import hash_blocks, root
 from laar_lab.experiments import states
-from laar_lab.sim.engine import EngineSettings, Job, LinearCost, SimulatedEngine, drive
+from laar_lab.sim.engine import (
+    EngineProfile,
+    EngineSettings,
+    Job,
+    LinearCost,
+    SimulatedEngine,
+    drive,
+)
+from laar_lab.sim.fleet import (
+    Arrival,
+    FleetSettings,
+    Prompt,
+    Site,
+    VirtualFleet,
+    replay_open,
+    spread,
+)
 
 sys.path.append(str(Path(__file__).parents[1] / "engines"))
 from vllm_recurrent import agents, documents
@@ -104,3 +120,34 @@ def test_pickers_know_what_engines_resume_if_they_are_told_of_states(rule: str) 
     assert seen["found"] > 0.15, "the test would show nothing otherwise"
     is_told = rule != "laar, states unknown"
     assert (abs(seen["believed"] - seen["found"]) < 0.015) == is_told
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("at_once", [1, 3, 8])
+@pytest.mark.parametrize("same", [True, False])
+def test_prompts_side_by_side_are_believed_as_far_as_they_are_resumed(at_once, same, figure):
+    """A state counts from when its prompt is computed, whatever else is in flight."""
+    settings = EngineSettings(
+        num_blocks=4_000, block_size=BLOCK, state_groups=3, max_num_batched_tokens=2_048
+    )
+    slow = LinearCost(seconds_per_token=2e-4, decode_s_per_token=0.02)
+    site = Site(
+        name="e:80", model="m", engine=EngineProfile(name="slow", cost=slow, settings=settings)
+    )
+    rng, load, seen, at = random.Random(at_once), [], [], 0
+    for number in range(160):
+        if not same or number % at_once == 0:
+            at = rng.randrange(25)
+        texts = array("Q", [*spread((1 + at) << 20, 187), *spread((100 + number) << 20, 38)])
+        prompt = Prompt(prompt_tokens=3_600, output_tokens=4, blocks=texts)
+        load.append(Arrival(at_s=20.0 * (number // at_once), prompt=prompt))
+
+    def ended(_arrival, exchange):
+        seen.append((exchange.cached_tokens / 3_600, exchange.decision.believed_share))
+
+    replay_open(VirtualFleet([site], FleetSettings(), seed=1), load, ended, max_in_flight=99)
+    found, believed = np.mean(seen[40:], axis=0)
+    figure(f"states, {at_once} side by side, same document {same}: believed - found",
+           believed - found, "within .05")  # fmt: skip
+    assert found > 0.3, "the test would show nothing otherwise"
+    assert believed == pytest.approx(found, abs=0.05)
