@@ -177,10 +177,8 @@ class Swaps(Plugin):
 
     def select(self, view: View, part: Waits, at: int) -> Use:
         """Return the model that the request will use."""
-        return self._use(view.slots.item(at), view.request.model, part.own_s.item(at), view.now)
-
-    def _use(self, slot: int, name: str, waits_s: float, now: float) -> Use:
-        known, model = self._endpoints[slot], self._key(slot, name)
+        slot, waits_s, now = view.slots.item(at), part.own_s.item(at), view.now
+        known, model = self._endpoints[slot], self._key(slot, view.request.model)
         idle_s = now - known.asked_at.get(model, -math.inf)
         teaches = not waits_s and self._is_loaded(known, model, now)
         return Use(model, slot, known.depth(model), idle_s, waits_s, teaches)
