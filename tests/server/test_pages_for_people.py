@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
 
@@ -75,3 +76,24 @@ async def test_a_page_that_was_asked_for_and_of_what_may_have_acted_is_passed_on
 def test_what_is_repeated_is_no_answer_of_any_api(kind, stream):
     if re.match(PAGES, kind):
         assert all(flaw_of_type(kind, api, stream=stream) for api in TEXTS)
+
+
+@pytest.mark.envoy
+@pytest.mark.parametrize("picks", [True, False])
+async def test_an_answer_that_is_no_http_is_bad_with_or_without_a_picker(gateway, http, picks):
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"what is this\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await gateway.enter(await asyncio.start_server(answer, "127.0.0.1", 0))
+    host, port = server.sockets[0].getsockname()
+    gateway.members((f"{host}:{port}", "m"))
+    await gateway.picker()
+    envoy = await gateway.envoy()
+    if not picks:
+        await gateway.stop_picker()
+    body = orjson.dumps({"model": "m", **BODIES["/v1/chat/completions"]})
+    got = await post(http, envoy, body)
+    assert (got.status, got.headers["x-laar-reason"]) == (502, "bad-answer")
