@@ -95,7 +95,7 @@ class Trying(Plugin):
         for seconds in terms.added.values():  # what a plug-in adds says nothing of the pace
             can &= seconds == 0.0
         extra = np.maximum(cost_s * likely / least_s - 1.0, 0.0)
-        can &= extra <= self._saved_now()
+        can &= extra <= self._saved_by(table.decisions)
         can[best] = False
         if not np.count_nonzero(can):
             return None
@@ -105,8 +105,8 @@ class Trying(Plugin):
     def reserve(self, decision: Decision, now: float) -> None:
         """Pay for a try."""
         if (part := Try.among(decision.parts)) is not None:
-            self._saved = self._saved_now() - part.extra
-            self._saved_at = self._table.decisions
+            before = self._table.decisions - 1  # this one is counted
+            self._saved, self._saved_at = self._saved_by(before) - part.extra, before
             self._paces.tries[decision.slot] += 1.0
 
     def why(self, decision: Decision) -> str:
@@ -115,5 +115,5 @@ class Trying(Plugin):
             return ""
         return "was tried: it is idle, has seldom answered, and might be the fastest"
 
-    def _saved_now(self) -> float:
-        return min(self._saved + SHARE * (self._table.decisions - self._saved_at), MOST_SAVED)
+    def _saved_by(self, decisions: int) -> float:
+        return min(self._saved + SHARE * (decisions - self._saved_at), MOST_SAVED)
