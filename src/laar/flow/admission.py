@@ -216,8 +216,7 @@ class Admission:
                 except Exception as error:  # noqa: BLE001 - as in `admit`
                     verdict = error
             waited_s = max(0.0, now - item.arrival_s)
-            admitted = isinstance(verdict, Decision) and verdict.flight.admitted
-            if admitted and self._teaches(item):
+            if isinstance(verdict, Decision) and verdict.flight.admitted and self._teaches(item):
                 self._held[verdict.id] = self._hold_of(item), now
             outcomes.append(Outcome(ticket=item.id, verdict=verdict, waited_s=waited_s))
         self.queue.keep(left)

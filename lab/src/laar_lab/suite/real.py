@@ -124,6 +124,15 @@ def agents(data: Path, half: int | None = None) -> _Agents:
     return _Agents(_file(data, AGENTS), half)
 
 
+def chats(data: Path, speed: float) -> _Window:
+    """Return a function that draws a window of the chat trace, at a multiple of its speed.
+
+    Raises:
+        SettingError: the file is missing.
+    """
+    return _Window(_file(data, CONVERSATIONS), speed)
+
+
 def short_agents(data: Path) -> Callable[[Random], Iterator[tuple[str, Iterator[Turn]]]]:
     """Return a function that draws sessions shortened as for the race in docs/race/gpu.md.
 
