@@ -40,6 +40,7 @@ class SGLang(Engine):
         return command, {
             "PYTHONPATH": str(Path(__file__).with_name("without_kernels")),
             "SGLANG_USE_CPU_ENGINE": "1",
+            "SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES": "1",  # for the picker's priorities
             "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
             "DO_NOT_TRACK": "1",

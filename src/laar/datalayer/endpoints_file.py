@@ -174,8 +174,7 @@ class Endpoint(BaseModel):
     """Labels of the endpoint; laar reads `llm-d.ai/role` and some that begin with `laar.dev/`."""
     priority_field: bool = False
     """Whether laar sends a priority with requests that name an objective, or with all if flow
-    control is on. Start vLLM with ``--scheduling-policy priority``, and SGLang with
-    ``--enable-priority-scheduling --schedule-low-priority-values-first``."""
+    control is on. Start vLLM with ``--scheduling-policy priority``, SGLang as its guide says."""
     max_model_len: Annotated[int, Field(ge=1)] | None = None
     """Maximum number of tokens of prompt plus answer, as configured in the engine. None: the value
     that the engine lists at `/v1/models`, or no limit if it lists none."""
