@@ -111,7 +111,7 @@ class Use(Part):
     depth: int
     idle_s: float
     waits_s: float
-    teaches: bool  # type: ignore[misc]  # of the class where it never varies
+    teaches: bool
 
 
 class Swaps(Plugin):
