@@ -224,8 +224,7 @@ class EndpointApp:
         if isinstance(body, ResponsesBody) and body.store:
             serving.stored.keep(ask.prompt, answer, reply)
         job = serving.job(ask.prompt, answer, ask, request.headers.get("x-session-id", ""))
-        prefiller = request.headers.get(PREFILLER)
-        if prefiller is not None and request.url.path in PATHS:
+        if (prefiller := request.headers.get(PREFILLER)) and request.url.path in PATHS:
             path, name = request.url.path, _request_id(request)
             if await prefilled_elsewhere(prefiller, path, raw, name):
                 await asyncio.sleep(serving.transfer_s(job))

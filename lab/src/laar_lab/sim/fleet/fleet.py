@@ -295,8 +295,7 @@ class VirtualFleet:
         An endpoint and its prefiller are in the same place, so only the transfer of KV takes time.
         If the prefiller refuses, the endpoint prefills.
         """
-        decision, clock = exchange.decision, self.clock
-        prefiller = PrefillApart.of(decision)
+        prefiller, clock = PrefillApart.of(exchange.decision), self.clock
         if prefiller is None or exchange.cancelled:
             self._pull(exchange, half, on_end)
             return
@@ -311,9 +310,9 @@ class VirtualFleet:
             there_s = clock.now + missing / self._sites[name].transfer_tokens_per_s
             clock.at(there_s, self._answer, exchange, half, on_end, job.prompt_tokens - 1)
 
-        other = prefiller.address
-        job = self._job(other, _prefill_id(exchange.request.id), exchange.prompt, None)
-        self._hosts[other].submit(replace(job, output_tokens=1), lambda _cached: None, read)
+        other, name = prefiller.address, _prefill_id(exchange.request.id)
+        job = replace(self._job(other, name, exchange.prompt, None), output_tokens=1)
+        self._hosts[other].submit(job, lambda _cached: None, read)
 
     def _pull(self, exchange: Exchange, half: float, on_end: OnEnd) -> None:
         """Pull what another endpoint has cached, if the picker or the rule `always` says so.
