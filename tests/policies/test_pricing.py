@@ -73,14 +73,21 @@ def test_each_field_of_a_price_matches_a_hand_calculation():
 @pytest.mark.parametrize("aim", AIMS)
 def test_an_aim_weighs_what_crowding_adds_after_first_tokens_and_who_comes_meanwhile(aim):
     after, coming = AIMS[aim]
-    plain = price(replace(INPUTS, rate=2.0, again=None))
-    aimed = price(replace(INPUTS, rate=2.0, again=None, weights=CostWeights(aim=aim)))
+    busy = replace(INPUTS, rate=2.0, again=None, asked=ASKED._replace(load=each(0.8), came=each(9)))
+    plain, aimed = price(busy), price(replace(busy, weights=CostWeights(aim=aim)))
     assert aimed.ttft_s.tolist() == plain.ttft_s.tolist()
     assert aimed.latency_s.tolist() == plain.latency_s.tolist()
-    assert (plain.own_s - aimed.own_s).tolist() == pytest.approx([(1 - after) * 0.2] * 2)
+    assert (plain.own_s - aimed.own_s).tolist() == pytest.approx(
+        [(1 - after) * (3.2 / 0.2 - 3.0)] * 2
+    )
     in_flight_s = 1.8 + 0.2
     expected_s = after * in_flight_s + coming * (plain.others_s - in_flight_s)
     assert aimed.others_s.tolist() == pytest.approx(expected_s.tolist())
+
+
+def test_an_idle_fleet_has_no_aim():
+    for aim in ("all", "answer"):
+        assert price(replace(INPUTS, weights=CostWeights(aim=aim))).total_s.tolist() == [15.0] * 2
 
 
 FULL = replace(ENGINE, slots=each(2))

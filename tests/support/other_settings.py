@@ -26,7 +26,7 @@ OTHER: dict[str, Any] = {
     "routing.k_rtt": 0.5,
     "routing.k_queue": 0.5,
     "routing.k_delay": 0.5,
-    "routing.aim": "tail",
+    "routing.aim": "answer",
     "routing.list_models": False,
     "routing.conformance_headers": True,
     "routing.gateway_lists": True,

@@ -43,8 +43,8 @@ class Aim(NamedTuple):
     """What a fleet is for, as weights of seconds.
 
     Args:
-        after: weight of a second by which others delay an answer after its first token, both of
-            the request and of those that it slows down.
+        after: weight, in overload, of a second by which others delay an answer after its first
+            token, both of the request and of those that it slows down; 1 while nothing prefills.
         coming: factor on the seconds that requests yet to come will wait for a prompt.
     """
 
@@ -52,13 +52,12 @@ class Aim(NamedTuple):
     coming: float
 
 
-AimName = Literal["all", "answer", "first-token", "tail"]
+AimName = Literal["all", "answer", "first-token"]
 
 AIMS: Mapping[AimName, Aim] = {
-    "all": Aim(0.2, 1.0),
+    "all": Aim(0.1, 1.0),
     "answer": Aim(1.0, 1.0),
-    "first-token": Aim(0.2, 2.0),
-    "tail": Aim(1.0, 4.0),
+    "first-token": Aim(0.1, 2.0),
 }
 """Aims by name. Chosen in the lab (`overload`), on other requests than those that judge them."""
 
@@ -78,9 +77,9 @@ class CostWeights:
     """Weight of the seconds that a request costs other requests: those in flight, those that arrive
     before its prefill ends, and those whose cached text it evicts. 0 ignores them."""
     aim: AimName = "all"
-    """What an overloaded fleet should keep short: `answer` the mean time of complete answers,
-    `first-token` that of first tokens, `tail` the longest answers; `all` is a compromise that is
-    near the best for each. A request may name another: `x-laar-options: aim=NAME`."""
+    """What a busy fleet should keep short: `answer` complete answers, `first-token` first tokens;
+    `all` is a compromise. The less the fleet prefills, the less they differ. A request may name
+    another: `x-laar-options: aim=NAME`."""
 
 
 class Price(NamedTuple):

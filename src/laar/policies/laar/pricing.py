@@ -190,6 +190,7 @@ def price(of: PricingInputs) -> Price:
     mean_load = float(np.add.reduce(asked.load)) / len(asked.load)
     load = (asked.load * asked.came + FEW_CAME * mean_load) / (asked.came + _FEW_CAME)
     idle = _ONE - np.minimum(_MAX_LOAD, engine.cw * load)
+    after = _ONE - (_ONE - after) * min(1.0, mean_load / MAX_LOAD)  # aims matter under load
     slower, beside, half_prefill = s * n, b * n, _HALF * prefill
     slowed_prefill = prefill * slower
     answer = engine.answer_s + beside
