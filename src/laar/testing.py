@@ -75,13 +75,13 @@ def make_view(
         table.running[:n] = _each(in_flight if running is None else running, n)
         table.capacity_tokens[:n], table.read_at[:n] = 10_000.0, now
         table.readings += n
-    queued = table.queued_tokens[:n] = _each(queued_tokens, n)
-    table.in_flight[:n] = _each(in_flight, n)
-    table.queued_uncached_tokens[:n] = table.prefill_tokens[:n] = queued
-    request = Request(id="laar-testing", api=Api.CHAT, chars=len(prompt), session=session)
-    request.spans = (prompt,) if prompt else ()
+    queued = table.queued_uncached_tokens[:n] = table.prefill_tokens[:n] = _each(queued_tokens, n)
+    table.in_flight[:n], table.queued_tokens[:n] = _each(in_flight, n), queued
+    spans = (prompt,) if prompt else ()
     return View(
-        request=request,
+        request=Request(
+            id="laar-testing", api=Api.CHAT, spans=spans, chars=len(prompt), session=session
+        ),
         now=now,
         rng=random.Random(seed),
         table=table,

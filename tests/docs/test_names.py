@@ -28,6 +28,7 @@ OTHERS = {
     *("env_key", "ext_proc_graceful_grpc_close", "extensionManager", "backendResources"),
     *("extra_headers", "general_settings", "generationConfig", "iteration_tokens_total"),
     *("kv_aware", "max_loras", "modelNameOverride", "modelProviders", "power_of_two"),
+    "OTEL_SERVICE_NAME",
     *("reloadable_features", "request_num_preemptions", "subPath", "supports_websockets"),
     *("docs/concepts/routing/cache-aware.md", "src/policies", "src/policies/cache_aware.rs"),
 }

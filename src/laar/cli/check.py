@@ -51,6 +51,7 @@ def check(
     Prints all errors and exits with status 2, or prints the effective settings with their lines.
     Settings that `laar serve` would ignore are printed as warnings.
     """
+    from laar.cli.beside import envoy_faults
     from laar.server.checking import faults
     from laar.settings import Settings, load
     from laar.settings.ignored import remarks
@@ -61,7 +62,7 @@ def check(
     try:
         loaded = load(config)
         found = [] if elsewhere else faults(loaded, ports=ports)
-        found += _envoy_faults(loaded, config) if with_envoy and not elsewhere else []
+        found += envoy_faults(loaded, config) if with_envoy and not elsewhere else []
         noted = list(remarks(loaded))
     except LaarError as fault:
         if not as_json:
@@ -76,12 +77,6 @@ def check(
         raise typer.Exit(FAULT)
     if not as_json:
         typer.echo(_envoy_alone(loaded.settings) + as_yaml(loaded), nl=False)
-
-
-def _envoy_faults(loaded: Loaded, config: Path) -> list[str]:
-    from laar.cli.beside import envoy_faults
-
-    return envoy_faults(loaded, config)
 
 
 def _envoy_alone(settings: Settings) -> str:

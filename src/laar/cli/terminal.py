@@ -132,8 +132,9 @@ class LogLines(logging.Formatter):
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
         """Return a record's time."""
-        at = datetime.fromtimestamp(record.created).astimezone()
-        return at.isoformat(timespec="milliseconds")
+        return (
+            datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")
+        )
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as a line; an exception takes more lines, unless in JSON."""

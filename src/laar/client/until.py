@@ -197,17 +197,20 @@ class _Loop:
 
     def _in_flight(self) -> bool:
         """Send as many requests as may be in flight; return whether any is."""
-        running = self.running
         while (
             not self.exhausted
-            and len(self.made) + len(running) < self.max_attempts
-            and (not running or (self.may_pair and len(running) < self.at_once))
+            and len(self.made) + len(self.running) < self.max_attempts
+            and (not self.running or (self.may_pair and len(self.running) < self.at_once))
         ):
-            ask = _Sent(self.now_s, next((one.id for one in running.values()), ""))
-            own = self.headers | (ask.headers if self.at_once > 1 else {})
-            pauses = _COMPANION_S if ask.companion_of else (self.waited_s,)
-            running[asyncio.create_task(_post_after(pauses, partial(self.send, own)))] = ask
-        return bool(running)
+            ask = _Sent(self.now_s, next((one.id for one in self.running.values()), ""))
+            own: Mapping[str, str] = self.headers
+            pauses: Sequence[float] = (self.waited_s,)
+            if self.at_once > 1:
+                own = {**own, names.REQUEST_ID: ask.id}
+            if ask.companion_of:
+                own, pauses = {**own, names.COMPANION_OF: ask.companion_of}, _COMPANION_S
+            self.running[asyncio.create_task(_post_after(pauses, partial(self.send, own)))] = ask
+        return bool(self.running)
 
     def _take(self, ask: _Sent, reply: HttpReply, paused_s: float) -> bool:
         """Record a reply; return whether it ends the loop."""
@@ -242,12 +245,6 @@ class _Sent:
     began_s: float
     companion_of: str
     id: str = field(default_factory=lambda: uuid4().hex)
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The headers from which the picker knows which requests belong together."""
-        of = {names.COMPANION_OF: self.companion_of} if self.companion_of else {}
-        return {names.REQUEST_ID: self.id, **of}
 
 
 async def _post_after(

@@ -253,8 +253,12 @@ class Recurrences:
                 return
         self._learned += 1
         self._learn_frame([lines.keys[i] for i in lines.long], len(seen.places))
-        for around in seen.around:
-            self._learn_around(*around)
+        for side, now in seen.around:
+            usual, times = self.usual(side)
+            if usual == now or not times:
+                self._around[side] = now, min(times + 1, SURE_TIMES)
+            else:
+                self._around[side] = usual, times - 1
         pairs = seen.pairs
         for keys in seen.counted:
             self.together.note(*keys)
@@ -281,14 +285,6 @@ class Recurrences:
                 frame.pop(key, None)
             if texts >= _OFTEN_TEXTS:
                 self._framed[key] = self._framed.get(key, self._learned + 1)
-
-    def _learn_around(self, side: int, now: tuple[int, int, int]) -> None:
-        """Count what is before the first document, or after the last, to find what usually is."""
-        usual, times = self.usual(side)
-        if usual == now or not times:
-            self._around[side] = now, min(times + 1, SURE_TIMES)
-        else:
-            self._around[side] = usual, times - 1
 
     def _learn_start(self, key: int, before: int) -> LongLine:
         """Record what precedes a long line."""

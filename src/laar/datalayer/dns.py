@@ -167,7 +167,8 @@ class Resolver:
             del missing[ip]
         for ip in known - found:
             missing[ip] = missing.get(ip, 0) + 1
-        ports = {p for s in self._declared.values() for p in _ports(name, s)}
+        declared = (spec.address for specs in self._declared.values() for spec in specs)
+        ports = {each.rpartition(":")[2] for each in declared if dns_name(each) == name}
         return [
             ip
             for ip in known - found
@@ -199,7 +200,3 @@ class Resolver:
                     hidden = f"{spec.address} is {address}, which is already listed: its models"
         self._sink.replace(source, tuple(resolved.values()))
         self._sink.problem(Fault.DNS, hidden and f"{hidden} get no requests", source)
-
-
-def _ports(name: str, specs: Sequence[EndpointSpec]) -> set[str]:
-    return {s.address.rpartition(":")[2] for s in specs if dns_name(s.address) == name}

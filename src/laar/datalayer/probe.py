@@ -84,7 +84,9 @@ class Prober(Visits):
         """Measure the round trip, and ask about the engine's health if that is due."""
         kept: _Kept = self.kept.setdefault(spec.address, _Kept())
         found, problem = await self._measure(spec, kept)
-        if problem is None and (not found or self._is_due(spec, kept)):
+        unproven_s = self._clock() - max(kept.asked_at, self._answered_at(spec))
+        is_due = unproven_s >= min(HEALTH_VISITS * self.interval_s(spec), HEALTH_S)
+        if problem is None and (is_due or not found):
             took_s, problem = await self._get(spec, "/health", HEALTH_TIMEOUT_S)
             if problem is None:
                 kept.asked_at = self._clock()
@@ -95,10 +97,6 @@ class Prober(Visits):
         for sample_s in found or [math.nan]:
             self._sink.round_trip(spec.address, sample_s, self._clock())
         self._sink.problem(self.kind, problem, spec.address)
-
-    def _is_due(self, spec: EndpointSpec, kept: _Kept) -> bool:
-        proven_at = max(kept.asked_at, self._answered_at(spec))
-        return self._clock() - proven_at >= min(HEALTH_VISITS * self.interval_s(spec), HEALTH_S)
 
     async def _measure(
         self, spec: EndpointSpec, kept: _Kept

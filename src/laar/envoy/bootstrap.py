@@ -190,25 +190,32 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
 
 def _header_changes(shape: Shape, options: BootstrapOptions) -> dict[str, Any]:
     """Return the changes of request headers: before, in and after the choice of a route."""
-    own = sorted({_LISTENER, *names.CONTROL_HEADERS} - {names.DESTINATION})
-    told = "%DYNAMIC_METADATA({}:{})%".format
     return {
         "early_changes": [
             *({"remove": name} for name in sorted(_not_for(shape, options))),
             _part("removed_headers", pattern=header_pattern()),
             *({"append": each} for each in _set(_EARLY)),
         ],
-        "control_headers": [{"remove": name} for name in own],
-        "set_by_routes": _set({n: told(agreed.LB_NAMESPACE, n) for n in names.SET_BY_ROUTES}),
+        "control_headers": [
+            {"remove": name}
+            for name in sorted({_LISTENER, *names.CONTROL_HEADERS} - {names.DESTINATION})
+        ],
+        "set_by_routes": _set(
+            {
+                name: f"%DYNAMIC_METADATA({agreed.LB_NAMESPACE}:{name})%"
+                for name in names.SET_BY_ROUTES
+            }
+        ),
     }
 
 
 def _limits(options: BootstrapOptions) -> dict[str, Any]:
     """Return limits of time and memory."""
-    upload_s = agreed.DECISION_MARGIN_S + options.max_body_bytes // SLOWEST_UPLOAD_BYTES_PER_S
     return {
         "idle_timeout": duration(options.idle_timeout_s),
-        "upload_timeout": duration(upload_s),
+        "upload_timeout": duration(
+            agreed.DECISION_MARGIN_S + options.max_body_bytes // SLOWEST_UPLOAD_BYTES_PER_S
+        ),
         "message_timeout": duration(MESSAGE_TIMEOUT_S),
         "longest_answer": duration(options.longest_hold_s + agreed.DECISION_MARGIN_S),
         "socket_bytes": SOCKET_BYTES,

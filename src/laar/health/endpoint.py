@@ -48,7 +48,6 @@ _RETRIED = 64
 _OVER = 256
 _ADMITS_S = 60.0
 """Seconds for which an endpoint that accepted a probe is assumed to need no client's key."""
-_ADMITS_STILL_S = 5.0
 
 
 class Stage(IntEnum):
@@ -243,10 +242,6 @@ class Member:
     def admits(self, now: float) -> bool:
         """Return whether it is known to accept requests without a client's key."""
         return now - self.admitted_at < _ADMITS_S and self.denied.last_at < self.admitted_at
-
-    def admits_still(self, now: float) -> bool:
-        """Return whether it has accepted a probe since its current streak of denials began."""
-        return now - self.admitted_at < _ADMITS_STILL_S and self.admitted_at >= self.denied.row_at
 
     # -- the progress of its attempts ------------------------------------------------------------
 

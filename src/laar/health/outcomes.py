@@ -14,6 +14,7 @@ from laar.health.recent import stands_out
 from laar.health.records import Records
 from laar.health.requests import Asked
 
+_ADMITS_STILL_S = 5.0
 _LIGHTEST = 0.1
 _LIGHT = 0.5
 """Minimum weight of an error that triggers a probe: a lighter error may be due to its prompt alone,
@@ -308,8 +309,13 @@ class Outcomes:
         """Return whether only this endpoint denies access; if not, the client's key may be bad."""
         breaker = endpoint.breaker
         endpoint.denied.note(now, happened=True)
-        if reply is not None and reply.status != 404 and endpoint.admits_still(now):
-            return False  # it requires no key, so this denial was wrong
+        if (
+            reply is not None
+            and reply.status != 404
+            and now - endpoint.admitted_at < _ADMITS_STILL_S
+            and endpoint.admitted_at >= endpoint.denied.row_at
+        ):
+            return False  # it has accepted a probe since, so it requires no key
         self._records.mark(endpoint)
         apart = stands_out(endpoint.denied, (other.denied for other in endpoint.others()), now)
         if apart:

@@ -166,12 +166,6 @@ class _Held:
         self.states.update(names)
         self.resumed_at.update(self.own[name] for name in names if name in self.own)
 
-    def remove_states(self, names: Sequence[int | bytes]) -> None:
-        """Remove the states after these blocks."""
-        if self.states is not None:
-            self.states.difference_update(names)
-            self.resumed_at.difference_update(self.own.get(name, 0) for name in names)
-
 
 @dataclass(slots=True)
 class _Expected:
@@ -260,8 +254,9 @@ class TokenBlocks:
         if held is None:
             return
         if is_state:
-            if not tier:
-                held.remove_states(hashes)
+            if not tier and held.states is not None:
+                held.states.difference_update(hashes)
+                held.resumed_at.difference_update(held.own.get(name, 0) for name in hashes)
             return
         held.late.clear()  # a prompt that was cached has no events to come, and may be evicted
         for name in hashes:

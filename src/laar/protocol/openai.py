@@ -212,7 +212,7 @@ def try_read(api: Api, body: bytes) -> Body | RequestError:
 def _peek(body: bytes) -> str:
     """Return the model that an opaque body names; empty if it is not a JSON object.
 
-    Raise `RequestError` if 415 if the body is compressed or UTF-16, since it may name any model;
+    Raise `RequestError`: 415 if the body is compressed or UTF-16, since it may name any model;
     400 if it names hosts for the engine.
     """
     begin = body[:64].decode(json.detect_encoding(body), "ignore").lstrip("\ufeff \t\r\n")

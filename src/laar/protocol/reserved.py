@@ -72,7 +72,12 @@ HARMLESS_HEADERS: set[str] = set()
 
 def reserved_headers(names: Collection[str]) -> tuple[str, ...]:
     """Return the headers, in lower case, that clients may not send to an engine or its sidecar."""
-    found = {name for name in names if _is_reserved_header(name)}
+    found = {
+        name
+        for name in names
+        if name.startswith("x-override-")  # with which SGLang sets any member of a body
+        or _is_pair((words := _words(name)) & _MOVED, words & _HEADER_PLACES)
+    }
     remember(HARMLESS_HEADERS, set(names) - found)
     return tuple(found)
 
@@ -178,12 +183,6 @@ def _moves(words: frozenset[str]) -> bool:
 def _is_reserved(words: frozenset[str]) -> bool:
     """Return whether a member of a body names a place for a transfer."""
     return "bootstrap" in words or _is_pair(words & _MOVED, words & _PLACES)
-
-
-def _is_reserved_header(name: str) -> bool:
-    """Return whether a header does; SGLang's `x-override-*` sets any member."""
-    words = _words(name)
-    return name.startswith("x-override-") or _is_pair(words & _MOVED, words & _HEADER_PLACES)
 
 
 def _is_pair(moved: frozenset[str], places: frozenset[str]) -> bool:

@@ -90,7 +90,10 @@ class Outbox:
         if not (loads or self._waiting or full or now - self._beat_at >= lease_s / _BEATS):
             return []
         if now - self._beat_at > lease_s:  # the connection was lost meanwhile
-            self._forget_words()
+            # Evidence about endpoints' health describes the past, and failures may share the
+            # cause that cut this picker off.
+            self._waiting = deque(it for it in self._waiting if not isinstance(it, Heard))
+            self.waiting_bytes = sum(map(_bytes_of, self._waiting))
         self._beat_at = now
         if full:
             self._full_at = now
@@ -133,14 +136,6 @@ class Outbox:
             self.waiting_bytes -= _bytes_of(record)
             records.append(record)
         return records
-
-    def _forget_words(self) -> None:
-        """Drop evidence about endpoints' health after the connection was lost for a while.
-
-        It describes the past, and failures may share the cause that cut this picker off.
-        """
-        self._waiting = deque(it for it in self._waiting if not isinstance(it, Heard))
-        self.waiting_bytes = sum(map(_bytes_of, self._waiting))
 
     def _count(self, slot: int, more: bool) -> None:
         self._changed.add(slot)

@@ -150,10 +150,6 @@ def _held_out(query_id: str) -> bool:
     return blake2b(question_of(query_id).encode(), digest_size=1).digest()[0] % 2 == 1
 
 
-def _fold(query_id: str) -> int:
-    return blake2b(question_of(query_id).encode(), digest_size=2).digest()[1] % _FOLDS
-
-
 def _artifact(
     outcomes: Sequence[MeasuredOutcome], created: str, data_sha256: str
 ) -> tuple[Capability, dict[str, str]]:
@@ -252,8 +248,8 @@ def _fit_model(outcomes: Sequence[MeasuredOutcome], speed: Speed | str) -> Model
 def _counted(outcomes: Sequence[MeasuredOutcome]) -> list[_Counts]:
     sums: defaultdict[tuple[Features, int], _Floats] = defaultdict(lambda: np.zeros(2))
     for outcome in outcomes:
-        key = (features_of_outcome(outcome), _fold(outcome.query_id))
-        sums[key] += outcome.right, 1 - outcome.right
+        drawn = blake2b(question_of(outcome.query_id).encode(), digest_size=2).digest()[1]
+        sums[features_of_outcome(outcome), drawn % _FOLDS] += outcome.right, 1 - outcome.right
     return [_Counts(*key, *sums[key].tolist()) for key in sorted(sums)]
 
 

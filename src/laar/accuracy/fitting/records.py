@@ -245,13 +245,12 @@ def _outcomes(raw: object) -> tuple[list[MeasuredOutcome], bool]:
     return [_graded(raw)], False
 
 
-def _as_share(value: object) -> object:
-    """Return a verdict as a number."""
-    return float(value) if isinstance(value, bool) else value
-
-
 _Model = Annotated[str, Field(min_length=1, max_length=256)]
-_Score = Annotated[float, Field(ge=0, le=1), BeforeValidator(_as_share)]
+_Score = Annotated[
+    float,
+    Field(ge=0, le=1),
+    BeforeValidator(lambda value: float(value) if isinstance(value, bool) else value),
+]
 _Amount = Annotated[float, Field(ge=0, lt=2**31)]
 
 

@@ -53,11 +53,13 @@ def fit_speed(shared: Sequence[MeasuredOutcome], own: Sequence[MeasuredOutcome])
     bend = best if lines[best].error < _CLEARLY * lines[BEND].error else BEND
     slope, start_s, _ = lines[bend]
     spread = _spread(*_medians(_work(tokens, cached, bend), seconds))
+    # How long a typical answer takes after its first token.
+    rest = [outcome.latency_s - outcome.ttft_s for outcome in own if outcome.ttft_s] or [0.0]
     speed = Speed(
         seconds_per_token=rounded(min(max(slope, 1e-12), 10.0)),
         spread_s_per_token=rounded(min(spread, 10.0)),
         start_s=rounded(start_s),
-        fixed_s=rounded(start_s + _answer_s(own)),
+        fixed_s=rounded(start_s + max(float(np.median(rest)), 0.0)),
         bend=bend,
         samples=len(timed),
     )
@@ -141,12 +143,6 @@ def _spread(x: _Floats, t: _Floats) -> float:
         if len(pairs[0]):
             slopes.append(_slope(x[drawn], t[drawn], pairs))
     return float(np.std(slopes)) if len(slopes) > 1 else float("inf")
-
-
-def _answer_s(own: Sequence[MeasuredOutcome]) -> float:
-    """Return a typical answer's time after its first token; 0 if first tokens were not timed."""
-    rest = [outcome.latency_s - outcome.ttft_s for outcome in own if outcome.ttft_s]
-    return max(float(np.median(rest)), 0.0) if rest else 0.0
 
 
 def _weighted_median(values: _Floats, weights: _Floats) -> float:

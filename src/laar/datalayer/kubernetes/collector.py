@@ -97,8 +97,9 @@ class KubernetesEndpoints:
             self._sink.objectives(self.source, name, priorities)
 
         def report_rewrites() -> None:
-            mine = self._mine(rewrites, "rewrites read")
-            self._sink.rewrites(self.source, name, rewrites_of(mine))
+            self._sink.rewrites(
+                self.source, name, rewrites_of(self._mine(rewrites, "rewrites read"))
+            )
 
         def pool_changed() -> None:
             pool = pools.objects.get(name)

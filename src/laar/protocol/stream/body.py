@@ -42,7 +42,9 @@ class HeldBytes:
             if not slow:
                 self._look_at = now + _LOOK_EVERY_S
                 return False
-            max(slow, key=lambda upload: upload.held_bytes).give_way()
+            largest = max(slow, key=lambda upload: upload.held_bytes)
+            largest.gave_way = True  # the request is refused on its next event
+            largest.take()
         self.now_bytes += count
         body.held_bytes += count
         if body.held_bytes and not (body.is_complete or body.stays):
@@ -102,11 +104,6 @@ class Collected:
     def is_slow(self, now: float) -> bool:
         """Return whether the body arrives more slowly than real clients send, or has stalled."""
         return now - self._marked_at > _SLOW_S
-
-    def give_way(self) -> None:
-        """Drop the bytes to make room for others; the request is refused on its next event."""
-        self.gave_way = True
-        self.take()
 
     def release(self) -> None:
         """Stop counting this body: it was read or is no longer needed."""

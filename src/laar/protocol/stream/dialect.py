@@ -59,11 +59,6 @@ class Dialect:
         self.keeps_bodies = self.keeps_answers and shape.request is not BodyMode.DUPLEX
         """Whether Envoy can finish a request by itself that the picker has decided on."""
 
-    def await_body(self, out: list[Action]) -> None:
-        """Answer the request's headers before the decision, unless Envoy holds them."""
-        if self.sends_whole_bodies:
-            out.append(AnswerHeaders(_REQUEST, []))
-
     def send(self, decided: AnswerHeaders, body: Collected, out: list[Action]) -> None:
         """Send the request; `decided` carries the decision, as the reply to headers or body."""
         if self.request_mode is BodyMode.DUPLEX:

@@ -153,7 +153,8 @@ class RequestHalf(StreamState):
         length = event.headers.get("content-length", "")
         if length.isdecimal() and len(length) < _MAX_DIGITS and int(length) > max_bytes:
             return self._refuse_long(out)
-        dialect.await_body(out)
+        if dialect.sends_whole_bodies:  # else Envoy holds the headers
+            out.append(AnswerHeaders(Direction.REQUEST, []))
         return RequestPhase.BODY
 
     def _list_models(self, out: list[Action]) -> RequestPhase | None:
@@ -371,9 +372,8 @@ class RequestHalf(StreamState):
         elif head.policy:
             self.ignored_header = names.POLICY
         request.retries, request.wrong_answer_s = head.retries, head.wrong_answer_s
-        request.given = head.given
+        request.given, request.parent = head.given, head.parent
         request.companion_of = head.companion_of
-        request.parent = head.parent
         if head.companion_of:  # a session's context has one place; a companion may be cancelled
             request.session, request.hints = "", ()
         elif head.named.session:
@@ -388,8 +388,9 @@ class RequestHalf(StreamState):
         request.ttft_objective_s = head.ttft_objective_s
         request.patience_s, request.longest_hold_s = head.patience_s, self.longest_hold_s
         request.shadow = self.shadow
-        shown = self.read_answer or self.dialect.shows_answers
-        request.first_token_seen = request.stream and shown
+        request.first_token_seen = request.stream and (
+            self.read_answer or self.dialect.shows_answers
+        )
         request.prefill_in_place = not self._may_add_headers
         if self.join is not None:
             request.trace = self.join(head.trace_parent, head.trace_state)
