@@ -103,7 +103,7 @@ class Money(laar.Plugin):
     def price(self, view, part: Prices, pricing):
         """Add what each candidate's answer is expected to cost."""
         price = pricing.price
-        answer_tokens = view.engines.constants(view.slots).tokens
+        answer_tokens = view.engines.constants(view.slots, view.model_id).tokens
         part.request = part.token_in * view.tokens + part.token_out * answer_tokens
         part.request = part.request + part.second * price.latency_s
         seconds = part.worth_s * part.request

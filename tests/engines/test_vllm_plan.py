@@ -184,7 +184,7 @@ def test_a_late_long_prompt_leaves_room_for_short_ones():
     assert chunks["long"] > 600
 
 
-@pytest.mark.parametrize("version", ["0.31.2", "0.33.0", "1.0.0", "dev", ""])
+@pytest.mark.parametrize("version", ["0.31.2", "0.34.0", "1.0.0", "dev", ""])
 def test_an_unknown_vllm_is_rejected_with_its_version_and_a_fix(version):
     with pytest.raises(ValueError, match=r"0\.32\.x.*without --scheduler-cls") as refusal:
         require_known_version(version)

@@ -19,6 +19,7 @@ def each(value):
 
 ENGINE = EndpointConstants(
     of=np.arange(2),
+    modes=None,
     models=("m",),
     base_s=each(0.08),
     c=each(2.0),
@@ -30,6 +31,7 @@ ENGINE = EndpointConstants(
     b=each(0.1),
     q=each(0.0),
     slots=each(np.inf),
+    tokens=each(100),
 )
 ASKED = Asked(ahead_s=each(0.7), since=each(NOW), free_at=each(NOW), load=each(0.0), came=each(0.0))
 INPUTS = PricingInputs(

@@ -25,7 +25,7 @@ def test_a_fast_endpoint_is_named_until_its_pace_is_confirmed(by: str) -> None:
         if message:
             told[fault, name] = message
 
-    fleet: Any = Mock(problem=problem)
+    fleet: Any = Mock(problem=problem, full=lambda _now: {})
     settings = Settings(endpoints_file=Path("unread.yaml"))
     ours = Collectors(settings, d, fleet, clock=lambda: 0.0, is_at_rest=lambda: False)
     shares, explained = d.plugins.get(FairShares), False

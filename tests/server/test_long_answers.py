@@ -67,6 +67,7 @@ class Served:
         picker.director.watch(settled=lambda _decision, end: self.ended.append(end))
         self.sampler = picker.sampler
         self._processor = ExternalProcessor(picker)
+        self._processor.later = lambda _seconds, _call: None
 
     def begin(self, shape: str) -> tuple[Exchange, Call]:
         """Start a stream; return it once its answer begins."""

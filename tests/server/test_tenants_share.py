@@ -16,8 +16,8 @@ from laar.plugins.stored import StoredObjects
 pytestmark = pytest.mark.long
 
 BY_NATURE = {
-    "Endpoint.said": "the latest answers that were read, whoever asked",
-    "Answers._said": "the same",
+    "Member.said": "the latest answers that were read, whoever asked",
+    "SeenAnswers._said": "the same",
 }
 """Tables in which the latest push the others out, and why."""
 

@@ -109,7 +109,7 @@ class Adapters(Plugin):
 
     def prescore(self, view: View, part: Part, group: Group, match: PrefixMatch | None) -> Loads:
         """Return the seconds until the adapter is loaded."""
-        answer_s = float(self._engines.constants(view.slots).answer_s.mean())
+        answer_s = float(self._engines.constants(view.slots, view.model_id).answer_s.mean())
         name = view.request.model
         seconds = [self._price(slot, name, answer_s) for slot in view.slots.tolist()]
         return Loads(np.array(seconds))

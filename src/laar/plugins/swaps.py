@@ -141,7 +141,7 @@ class Swaps(Plugin):
     def prescore(self, view: View, part: Part, group: Group, match: PrefixMatch | None) -> Waits:
         """Return the seconds of loads."""
         holders = Counter(model for of in self._endpoints.values() for model in of.loaded())
-        answers_s = self._engines.constants(view.slots).answer_s
+        answers_s = self._engines.constants(view.slots, view.model_id).answer_s
         pairs = zip(view.slots.tolist(), answers_s.tolist(), strict=True)
         rows = [self._waits(view, slot, answer_s, holders) for slot, answer_s in pairs]
         return Waits(*np.array(rows).T)

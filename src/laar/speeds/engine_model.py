@@ -44,11 +44,14 @@ class EndpointConstants:
 
     Args:
         of: slots of the endpoints.
+        modes: which model, or mode, is asked at each; None for their models.
         models: the table's models when they were worked out.
         slots: requests that the engine runs concurrently; infinite if it was not full lately.
+        tokens: mean length of the model's answers; 0 if not known.
     """
 
     of: Slots
+    modes: Slots | None
     models: Sequence[str]
     base_s: Floats
     c: Floats
@@ -60,6 +63,7 @@ class EndpointConstants:
     b: Floats
     q: Floats
     slots: Floats
+    tokens: Floats
 
     @cached_property
     def ever_full(self) -> bool:
@@ -96,6 +100,7 @@ class Constants(NamedTuple, Generic[Number]):
     b: Number
     q: Number
     e: Number
+    tokens: Number
 
 
 class Seen(NamedTuple):
@@ -186,7 +191,7 @@ class EngineModel:
         base_s, c, cs, cw, cq, e = self.first.now
         d0, d1 = self.rest.now
         b, q = 0.5 * (d1 * self.unit_s), cq / (c * CONTEXT_TOKENS)
-        return Constants(base_s, c, cs / c, cw, d0 * self.unit_s, b, q, e)
+        return Constants(base_s, c, cs / c, cw, d0 * self.unit_s, b, q, e, self._tokens)
 
     def seen(self) -> Seen:
         """Return c(m) as learned from first tokens. Thread-safe."""

@@ -142,9 +142,10 @@ class Engines:
         if self.batches.readings != table.readings and self.batches.look(self.traffic.done_s):
             self.kept = None
         kept = self.kept
-        if kept is not None and kept.of is slots and kept.models is table.models:
+        is_same = kept is not None and kept.of is slots and kept.modes is model_id
+        if kept is not None and is_same and kept.models is table.models:
             return kept
-        models = table.models
+        models, modes = table.models, model_id
         model_id = table.model_id[slots] if model_id is None else model_id
         names, model_of, lengths = table.judged, table.model_of, np.ones(len(model_id))
         if model_of:
@@ -160,6 +161,7 @@ class Engines:
         first, rest = self.paces.first[slots], self.paces.rest[slots]
         self.kept = EndpointConstants(
             of=slots,
+            modes=modes,
             models=models,
             base_s=first * own.base_s,
             c=first * own.c,
@@ -171,6 +173,7 @@ class Engines:
             b=rest * lengths * own.b,
             q=own.q,
             slots=self.batches.most_at_once[slots],
+            tokens=lengths * own.tokens,
         )
         return self.kept
 

@@ -133,6 +133,7 @@ def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInpu
     if not (
         engine is not None
         and engine.of is slots
+        and engine.modes is view.model_id
         and engine.models is table.models
         and engines.batches.readings == table.readings
     ):
