@@ -5,15 +5,16 @@ import random
 
 import pytest
 
-from laar.flow.bearing import LEAST_S, Bearing, Hold
+from laar.flow.bearing import LEAST_S, Bearing, ClientKind, Hold
 
 FIRST_S, MOST_S = 60.0, 300.0
 
 
+KIND = ClientKind("tenant", "name", None)
 CLOCK = itertools.count(0.0, 1_000.0)
 
 
-def hold(bearing, needs_s, own_timeout_s, *, kind="tenant\0name", leaves=False, digest=7):
+def hold(bearing, needs_s, own_timeout_s, *, kind=KIND, leaves=False, digest=7):
     """Hold a client, and again if its own timeout ends that; return its limit, if that held."""
     for attempt in range(10):
         now = next(CLOCK)
@@ -52,25 +53,26 @@ def test_users_that_stop_a_turn_do_not_shorten_the_holds_of_others_much(share):
     rng, bearing = random.Random(1), Bearing()
     for number in range(3_000):
         hold(bearing, 900.0, 1e9, leaves=rng.random() < share, digest=number)
-    assert bearing.limit_s("tenant\0name", FIRST_S, MOST_S) > FIRST_S
+    assert bearing.limit_s(KIND, FIRST_S, MOST_S) > FIRST_S
 
 
 def test_holds_that_end_together_count_once():
     bearing = Bearing()
-    holds = [Hold("k", digest, 0.0, 60.0) for digest in range(1, 101)]
+    holds = [Hold(KIND, digest, 0.0, 60.0) for digest in range(1, 101)]
     for each in holds:
         bearing.left(each, 10.0 + 0.4 * each.digest)  # the gateway restarts, say
     for each in holds:
         bearing.begins(each._replace(since=55.0))
-    assert bearing.limit_s("k", FIRST_S, MOST_S) == pytest.approx(10.4 * 1.01**-99)
+    assert bearing.limit_s(KIND, FIRST_S, MOST_S) == pytest.approx(10.4 * 1.01**-99)
 
 
 def test_no_client_shortens_the_holds_of_another_kind_or_tenant_or_its_own_to_nothing():
-    bearing = Bearing()
+    bearing, good = Bearing(), KIND._replace(tenant="good")
     for number in range(20_000):
-        bearing.left(Hold(f"bad\0{number % 3_000}", number, 0.0, 60.0), 0.1)
-        bearing.begins(Hold(f"bad\0{number % 3_000}", number, 0.0, 60.0))
+        one = Hold(KIND._replace(named_by=f"{number % 3_000}"), number, 0.0, 60.0)
+        bearing.left(one, 0.1)
+        bearing.begins(one)
         if number % 100 == 0:
-            hold(bearing, 900.0, 1e9, kind="good\0")
-    assert bearing.limit_s("good\0", FIRST_S, MOST_S) == MOST_S
-    assert bearing.limit_s("bad\0" + "2999", FIRST_S, MOST_S) >= LEAST_S
+            hold(bearing, 900.0, 1e9, kind=good)
+    assert bearing.limit_s(good, FIRST_S, MOST_S) == MOST_S
+    assert bearing.limit_s(one.kind, FIRST_S, MOST_S) >= LEAST_S

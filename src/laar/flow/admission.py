@@ -33,7 +33,7 @@ from laar.core.interfaces import NoRoomError, View
 from laar.errors import RequestError
 from laar.fleet.away import may_come
 from laar.fleet.endpoints import Mask, Slots
-from laar.flow.bearing import Bearing, Hold
+from laar.flow.bearing import Bearing, ClientKind, Hold
 from laar.flow.load import LoadControl, priority_of
 from laar.flow.naming import SessionNames
 from laar.flow.queue import SATURATED, WORDS, Item, Queue
@@ -604,9 +604,8 @@ def _attempted_s(view: View | None) -> float:
     return sum(float(alone_s[of == model].mean()) for model in set(of[tried].tolist()))
 
 
-def _kind(request: Request) -> str:
-    """Return the kind of a request's client, as far as how long it waits is concerned."""
-    return f"{request.tenant}\0{request.named_by}\0{request.patience_s}"
+def _kind(request: Request) -> ClientKind:
+    return ClientKind(request.tenant, request.named_by, request.patience_s)
 
 
 def _session(request: Request) -> str:

@@ -29,16 +29,24 @@ _MAX_KINDS, _MAX_LEFT = 1024, 4096
 """Maximum numbers of kinds and of broken-off requests remembered; the oldest are forgotten."""
 
 
+class ClientKind(NamedTuple):
+    """Clients that probably bear the same: of a tenant, with sessions named alike."""
+
+    tenant: str
+    named_by: str
+    patience_s: float | None
+
+
 class Hold(NamedTuple):
     """A hold: the client's kind, the hash of the body, when it began, and its limit."""
 
-    kind: str
+    kind: ClientKind
     digest: int
     since: float
     limit_s: float
 
 
-class _Kind(NamedTuple):
+class _Limit(NamedTuple):
     """The limit of a kind, and when a timeout last lowered it."""
 
     limit_s: float
@@ -49,13 +57,13 @@ class Bearing:
     """Learns how long kinds of clients bear to be held."""
 
     def __init__(self) -> None:
-        self._kinds: Shared[str, _Kind] = Shared(_MAX_KINDS, _tenant)
-        self._left: Shared[tuple[str, int], tuple[float, float]] = Shared(
-            _MAX_LEFT, lambda of, _held: _tenant(of[0])
+        self._kinds: Shared[ClientKind, _Limit] = Shared(_MAX_KINDS, lambda of, _: of.tenant)
+        self._left: Shared[tuple[ClientKind, int], tuple[float, float]] = Shared(
+            _MAX_LEFT, lambda of, _: of[0].tenant
         )
         """When requests that were broken off had begun to wait, and for how long they did."""
 
-    def limit_s(self, kind: str, first_s: float, most_s: float) -> float:
+    def limit_s(self, kind: ClientKind, first_s: float, most_s: float) -> float:
         """Return how long to hold a client, at most `most_s`; `first_s` if its kind is new."""
         known = self._kinds.get(kind)
         return min(first_s if known is None else known.limit_s, most_s)
@@ -63,28 +71,24 @@ class Bearing:
     def begins(self, hold: Hold) -> float:
         """Return the limit of a hold; its client may have broken it off before, and asked again."""
         since, held_s = self._left.pop((hold.kind, hold.digest), (-math.inf, math.inf))
-        known = self._kinds.get(hold.kind, _Kind(hold.limit_s))
+        known = self._kinds.get(hold.kind, _Limit(hold.limit_s))
         if held_s < math.inf and since >= known.lowered_at:
             limit_s = min(known.limit_s, max(min(LEAST_S, hold.limit_s), held_s * _TIMES_OUT))
-            known = self._kinds[hold.kind] = _Kind(limit_s, hold.since)
+            known = self._kinds[hold.kind] = _Limit(limit_s, hold.since)
         return min(known.limit_s, hold.limit_s)
 
     def borne(self, hold: Hold, until: float) -> None:
         """Handle a hold that ended, `until` then, before its client gave up."""
-        known = self._kinds.get(hold.kind, _Kind(hold.limit_s))
+        known = self._kinds.get(hold.kind, _Limit(hold.limit_s))
         if hold.since >= known.lowered_at and until - hold.since >= _LONG * hold.limit_s > 0.0:
             limit_s = hold.limit_s * (_RISES if known.lowered_at > -math.inf else _BEGINS)
             self._kinds[hold.kind] = known._replace(limit_s=max(known.limit_s, limit_s))
 
     def left(self, hold: Hold, now: float) -> None:
         """Handle a hold that its client broke off."""
-        known = self._kinds.get(hold.kind, _Kind(hold.limit_s))
+        known = self._kinds.get(hold.kind, _Limit(hold.limit_s))
         if hold.since >= known.lowered_at:
             limit_s = max(min(LEAST_S, hold.limit_s), hold.limit_s * _LEAVES)
             self._kinds[hold.kind] = known._replace(limit_s=min(known.limit_s, limit_s))
             if hold.digest:
                 self._left[hold.kind, hold.digest] = hold.since, now - hold.since
-
-
-def _tenant(kind: str, _of: object = None) -> str:
-    return kind.partition("\0")[0]
