@@ -97,7 +97,7 @@ async def test_an_engine_slower_than_its_siblings_is_named(gateway, http, figure
         await asyncio.gather(*(post(http, envoy, chat(MODEL)) for _ in range(CLIENTS)))
         return engines[0].address in problems(gateway, "pace")
 
-    await eventually(is_named, timeout_s=60.0, what="the slow engine")
+    await eventually(is_named, timeout_s=100.0, what="the slow engine")
     named = problems(gateway, "pace")
     figure("a slow engine is named", len(named), "1")
     assert named == {engines[0].address}
