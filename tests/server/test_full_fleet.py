@@ -95,12 +95,10 @@ async def test_an_engine_slower_than_its_siblings_is_named(gateway, http, figure
 
     async def is_named():
         await asyncio.gather(*(post(http, envoy, chat(MODEL)) for _ in range(CLIENTS)))
-        return engines[0].address in problems(gateway, "pace")
+        return problems(gateway, "pace") == {engines[0].address}  # a loaded machine is slow, too
 
     await eventually(is_named, timeout_s=100.0, what="the slow engine")
-    named = problems(gateway, "pace")
-    figure("a slow engine is named", len(named), "1")
-    assert named == {engines[0].address}
+    figure("a slow engine is named", len(problems(gateway, "pace")), "1")
     ratio = f'laar_endpoint_pace_ratio{{endpoint="{engines[0].address}"}}'
     assert metric(gateway.runner, ratio) >= 1.5
 
