@@ -193,7 +193,7 @@ def test_a_loss_is_reported_and_a_subset_of_workloads_has_no_verdict() -> None:
     assert ran.exit_code == 4, ran.output
     assert "no verdict with chosen policies or workloads" in ran.output
     ours, theirs = re.search(
-        r"choose-mean-ttft\W+art-x2, lmetric\W+([\d.]+) ±\D+[\d.]+\W+([\d.]+)", ran.output
+        r"art-x2, mean TTFT, lmetric\W+([\d.]+) ±\D+[\d.]+\W+([\d.]+)", ran.output
     ).groups()
     assert float(ours) > 1.5 * float(theirs)
 
