@@ -142,27 +142,30 @@ class Engines:
         if self.batches.readings != table.readings and self.batches.look(self.traffic.done_s):
             self.kept = None
         kept = self.kept
-        is_same = kept is not None and kept.of is slots and kept.modes is model_id
-        if kept is not None and is_same and kept.models is table.models:
+        if (
+            kept is not None
+            and kept.of is slots
+            and kept.modes is model_id
+            and kept.models is table.models
+        ):
             return kept
-        models, modes = table.models, model_id
-        model_id = table.model_id[slots] if model_id is None else model_id
-        names, model_of, lengths = table.judged, table.model_of, np.ones(len(model_id))
+        asked = table.model_id[slots] if model_id is None else model_id
+        names, model_of, lengths = table.judged, table.model_of, np.ones(len(asked))
         if model_of:
-            lengths = np.array(list(map(self.length, names)))[model_id]
-        of = {at: self._model(model_of.get(names[at], names[at])) for at in set(model_id.tolist())}
+            lengths = np.array(list(map(self.length, names)))[asked]
+        of = {at: self._model(model_of.get(names[at], names[at])) for at in set(asked.tolist())}
         answered = [model for model in of.values() if model.rest.seen]
         answered.sort(key=lambda model: model.mean_s)
         for model in of.values() if answered and len(of) > 1 else ():
             model.imitate(answered[0])
         unknown = Constants(*[math.nan] * len(Constants._fields))
         rows = [of[at].constants() if at in of else unknown for at in range(len(names))]
-        own: Constants[Floats] = Constants(*np.array(rows).T[:, model_id])
+        own: Constants[Floats] = Constants(*np.array(rows).T[:, asked])
         first, rest = self.paces.first[slots], self.paces.rest[slots]
         self.kept = EndpointConstants(
             of=slots,
-            modes=modes,
-            models=models,
+            modes=model_id,
+            models=table.models,
             base_s=first * own.base_s,
             c=first * own.c,
             e=first * own.e,
