@@ -110,7 +110,7 @@ def block_of(
 ) -> Block:
     """Return a block for a run of items, with their labels.
 
-    Raise `Refused` if the texts between the items differ, or one is too long.
+    Raise `SkippedText` if the texts between the items differ, or one is too long.
 
     Args:
         text: the text in which they were found.

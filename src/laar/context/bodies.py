@@ -48,7 +48,7 @@ class Text(NamedTuple):
 def prompt_texts(body: dict[str, object], api: str, raw: bytes | None = None) -> list[Text]:
     """Return all strings that may hold documents, in prompt order.
 
-    Raise `Refused` if `api` is not ``chat``, ``messages``, ``responses`` or ``completions``.
+    Raise `SkippedText` if `api` is not ``chat``, ``messages``, ``responses`` or ``completions``.
 
     Args:
         body: the body, parsed.

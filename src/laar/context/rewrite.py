@@ -77,7 +77,7 @@ def rewrite(
 ) -> tuple[str, str]:
     """Apply changes to a text, given the texts of the outgoing body before it.
 
-    Raise `Refused` if text could be lost: a change does not fit the text, or no earlier copy of a
+    Raise `SkippedText` if text could be lost: a change does not fit, or no earlier copy of a
     repeated document is found within `MAX_SEARCHED` characters.
 
     Returns:

@@ -76,8 +76,8 @@ def _decision(record: DecisionRecord) -> dict[str, object]:
         "tried_models": decision.tried[:-1],
         "exhausted": decision.exhausted,
     }
-    # The request that this one accompanies; what a wrong
-    # answer costs, unless that is the next attempt; and what plug-ins add.
+    # The request that this one accompanies; what a wrong answer costs, unless that is the next
+    # attempt; and what plug-ins add.
     rare: dict[str, object] = {
         "companion_of": request.companion_of,
         "wrong_answer_s": view.wrong_s if view is not None and view.knows_outcomes else None,

@@ -212,7 +212,8 @@ class Questions:
         ):
             failed = None  # it is busy with other requests
         # An error event in a stream can't be retried, so it never leads to a trial with a client.
-        breaker.record_probe(failed, float(not failed is breaker.kind is Kind.EVENT), now)
+        weight = 0.0 if failed is breaker.kind is Kind.EVENT else 1.0
+        breaker.record_probe(failed, weight, now)
 
     def _remember(self, slot: int, reply: Reply | None, now: float) -> None:
         """Remember what an endpoint said to a probe, and ask again if that was one of the first."""

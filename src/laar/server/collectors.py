@@ -296,10 +296,7 @@ class Collectors:
 
 
 def must_exist(endpoints_file: Path) -> None:
-    """Reject an endpoints file that does not exist.
-
-    Raise `SettingError` if names the setting and a fix.
-    """
+    """Raise `SettingError`, which names the setting and a fix, if a file does not exist."""
     if not endpoints_file.is_file():
         raise SettingError(
             f"{endpoints_file} is not a file; `laar init --endpoint URL` writes one from running "

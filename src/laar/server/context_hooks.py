@@ -216,9 +216,8 @@ class ContextHooks:
     @property
     def in_use(self) -> ContextHooks | None:
         """Return this object, or None if no route processes any body."""
-        return (
-            self if any(of.rule.mode != "off" or of.rule.opt_in for of in self.orderings) else None
-        )
+        is_on = any(each.rule.mode != "off" or each.rule.opt_in for each in self.orderings)
+        return self if is_on else None
 
     # -- a request -----------------------------------------------------------------------------
 

@@ -207,10 +207,10 @@ class FleetState:
         """Return what there is to say of models whose clients wait or are refused, for no room."""
         picker = self._picker
         found = dict.fromkeys(picker.metrics.full.models(time.time()), _REFUSES)
-        for item in picker.admission.queue.items() if picker.admission else ():
-            if item.is_ready and not item.for_context and now - item.arrival_s >= _HELD_S:
-                found.setdefault(item.request.model, _HOLDS)
-            break
+        held = picker.admission.queue.items() if picker.admission else iter(())
+        first = next(held, None)  # which waits longest
+        if first and first.is_ready and not first.for_context and now - first.arrival_s >= _HELD_S:
+            found.setdefault(first.request.model, _HOLDS)
         return found
 
     async def run(self) -> None:

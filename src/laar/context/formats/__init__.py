@@ -20,7 +20,7 @@ def scan(
 ) -> list[Block]:
     """Return the blocks of documents in a text, in the first format that matches.
 
-    Raise `Refused` if there may be documents, but they can't be separated or moved safely.
+    Raise `SkippedText` if there may be documents, but they can't be separated or moved safely.
 
     Args:
         text: the text, decoded.

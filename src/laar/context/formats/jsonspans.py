@@ -34,7 +34,7 @@ _DECODER = json.JSONDecoder(parse_int=str, parse_float=str)  # `int` rejects ver
 def spans_of(text: str, paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
     """Return the spans of the values at the paths, and of their ancestors.
 
-    Raise `Refused` if the text has too many values or levels, or an ancestor has a duplicate key.
+    Raise `SkippedText` if there are too many values or levels, or an ancestor has a duplicate key.
 
     Args:
         text: valid JSON.

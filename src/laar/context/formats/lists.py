@@ -49,7 +49,7 @@ _Json: TypeAlias = "dict[str, _Json] | list[_Json] | str | int | float | bool | 
 def scan(text: str) -> list[Block]:
     """Find a list in a text that is JSON, or in whole lines of it that are.
 
-    Raise `Refused` if the list is too long, or its elements can't be separated.
+    Raise `SkippedText` if the list is too long, or its elements can't be separated.
     """
     has_any = '"' in text and ("{" in text or "[" in text)
     for start in islice(_BEGIN.finditer(f"\n{text}"), _MOST_STARTS) if has_any else ():

@@ -25,7 +25,7 @@ _Run = list[tuple[int, Path]]
 def scan(text: str, *, by_tool: bool) -> list[Block]:
     """Return the longest run of blocks that are documents.
 
-    Raise `Refused` if there are too many, or an object has a duplicate key.
+    Raise `SkippedText` if there are too many, or an object has a duplicate key.
 
     Args:
         text: JSON of the content.

@@ -54,7 +54,7 @@ class StoreError(Exception):
 class Store:
     """Transports batches in one order for all pickers, so a snapshot includes all earlier ones.
 
-    Every method except `close` raises `StoreError` if the store cannot be used. Raise
+    Every method except `close` raises `StoreError` if the store cannot be used, and the constructor
     `SettingError` if the extra is not installed, or a file cannot be read.
 
     Args:
