@@ -18,18 +18,18 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "laar"
 
 LIMITS = {
-    "lines": 53_887,
-    "statements": 33_383,
+    "lines": 53_878,
+    "statements": 33_378,
     "lines of data": 881,
     "modules": 244,
     "lines of core": 3_317,
     "lines loaded": 38_201,
     "settings": 133,
-    "lines of tests": 61_895,
-    "lines of lab and bench": 31_186,
+    "lines of tests": 61_888,
+    "lines of lab and bench": 31_182,
     "words of README": 700,
     "words of docs": 66_224,
-    "words of lab notes": 24_536,
+    "words of lab notes": 24_524,
     "words unreleased": 2_000,
 }
 """The current figures, except those of words. A commit that raises one says what came, and what it

@@ -8,6 +8,7 @@ artifact does not know are ignored.
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,8 +22,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from laar.accuracy.artifact import (
+    FINGERPRINT_BYTES,
     MAX_ARTIFACT_BYTES,
     Capability,
+    FittedOn,
     parse_artifact,
 )
 from laar.accuracy.capability import CapabilityModel
@@ -30,7 +33,6 @@ from laar.accuracy.features import GENERIC, Features, task_name, task_of
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, features_of_outcome
 from laar.accuracy.fitting.records import (
     fingerprint,
-    fingerprints,
     is_kept_back,
     place_of,
     question_of,
@@ -305,6 +307,14 @@ def questions_of(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> A
         excluded=len(excluded),
         ignored=tuple(sorted(ignored)),
         alike=alike,
+    )
+
+
+def fingerprints(fitted_on: FittedOn) -> frozenset[bytes]:
+    """Return the fingerprints of the questions that a fit used."""
+    data = b64decode(fitted_on.questions)
+    return frozenset(
+        data[at : at + FINGERPRINT_BYTES] for at in range(0, len(data), FINGERPRINT_BYTES)
     )
 
 

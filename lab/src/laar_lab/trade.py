@@ -21,7 +21,7 @@ from laar.accuracy.retry import WRONG_ANSWER_S
 from laar_lab.experiments.lookups import ByModel, sites_of
 from laar_lab.experiments.real_questions import ANSWER_TOKENS, RecordsWorld, world_of
 from laar_lab.report import Table
-from laar_lab.sim.answers import AccuracySurface, ModelSurface
+from laar_lab.sim.answers import ModelSurface
 from laar_lab.sim.fleet import FleetSettings, VirtualFleet, ask_until_correct
 
 PRICES_S = (0.0, 10.0, 60.0, WRONG_ANSWER_S, 1000.0)
@@ -51,14 +51,7 @@ def world(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> RecordsW
     }
     if len(models) < len(speeds):
         return None
-    surface = AccuracySurface(
-        lengths_tokens=[4096],
-        languages=["en"],
-        difficulty_correlation=0.5,
-        answer_tokens=ANSWER_TOKENS,
-        models=models,
-    )
-    made = world_of(outcomes, surface, artifact)
+    made = world_of(outcomes, models, artifact)
     return made if made.asked else None
 
 

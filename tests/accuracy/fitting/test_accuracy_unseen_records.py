@@ -11,13 +11,8 @@ import pytest
 from laar.accuracy.fitting import text
 from laar.accuracy.fitting.fit import fit
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
-from laar.accuracy.fitting.records import (
-    fingerprint,
-    fingerprints,
-    parse_records,
-    question_of,
-)
-from laar_lab.evaluating import Asked, judge, questions_of
+from laar.accuracy.fitting.records import fingerprint, parse_records, question_of
+from laar_lab.evaluating import Asked, fingerprints, judge, questions_of
 
 
 def lines(*entries: dict[str, object]) -> bytes:

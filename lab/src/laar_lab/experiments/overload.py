@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import islice, product
 from pathlib import Path
 
-from laar.core.cost import AIMS
+from laar.core.cost import AIMS, CostWeights
 from laar.flow.settings import FlowSettings
 from laar.request import Request
 from laar_lab.claims import Runs
@@ -63,6 +63,7 @@ LOADS = (0.75, 1.1, 1.5, 2.0, 3.0, 4.0)
 WAYS = ("no gate", "silent", "600 s", "programs")
 """laar without its gate, and with it for clients that say nothing and 600 s; another scheduler."""
 
+_WEIGHTS: dict[str, CostWeights] = {aim: CostWeights(aim=aim) for aim in AIMS}
 _REQUESTS, _UNTIL_S = 600, 480.0
 _ENGINE = "llama-3-8b-a100"
 _ENVOYS_S = 300.0  # `laar envoy --longest-hold`
@@ -76,15 +77,10 @@ def run_chats(data: Path, row: str, policy: str, seed: int) -> dict[str, float]:
     name, values = parse_policy("laar" if policy in AIMS else policy)
     fleet = VirtualFleet(
         fleets.of_one(_ENGINE, engines),
-        FleetSettings(policy=name, parameters=values),
+        FleetSettings(policy=name, parameters=values, weights=_WEIGHTS.get(policy, CostWeights())),
         seed=seed,
         assessor=fleets.nothing([]),
     )
-    if policy in AIMS:
-        send = fleet.send
-        fleet.send = lambda request, *rest, **more: send(  # type: ignore[method-assign]
-            replace(request, given={"aim": policy}), *rest, **more
-        )
     tally, arrivals = Tally(), chats(data, speed)(generator(seed, "overload"), 300.0)
     replay_open(fleet, islice(arrivals, _REQUESTS), tally.add, max_in_flight=cap)
     return tally.numbers()

@@ -18,7 +18,7 @@ from pathlib import Path
 from laar.accuracy.artifact import Capability, Speed
 from laar.accuracy.fitting.fit import fit
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
-from laar.accuracy.fitting.records import fingerprint, fingerprints, read_records
+from laar.accuracy.fitting.records import is_kept_back, read_records
 from laar.errors import SettingError
 from laar.request import Api, Request
 from laar_lab.sim.answers import AccuracySurface, ModelSurface
@@ -90,10 +90,8 @@ def records_world(path: Path, *, unseen: int | None = None) -> RecordsWorld:
     read = read_records([path])
     tasks = sorted({outcome.task for outcome in read.outcomes})
     if unseen is None:
-        fitted = fit(read.outcomes, created="lab", data_sha256=read.sha256, hold_out=0.5).artifact
-        assert fitted.fitted_on is not None
-        marks = fingerprints(fitted.fitted_on)  # constants were chosen on the other half
-        kept = [o for o in read.outcomes if fingerprint(o.query_id) in marks]
+        # Constants were chosen on those that a fit keeps back.
+        kept = [o for o in read.outcomes if not is_kept_back(o.query_id, 0.5)]
     else:
         kept = [o for o in read.outcomes if o.task in tasks[unseen::2]]
     asked = {o.query_id for o in kept}
@@ -104,14 +102,7 @@ def records_world(path: Path, *, unseen: int | None = None) -> RecordsWorld:
         name: model.model_copy(update={"speed": _speed(models[name])})
         for name, model in fitted.models.items()
     }
-    surface = AccuracySurface(
-        lengths_tokens=[4096],
-        languages=["en"],
-        difficulty_correlation=0.5,
-        answer_tokens=ANSWER_TOKENS,
-        models=models,
-    )
-    world = world_of(kept, surface, fitted.model_copy(update={"models": known}))
+    world = world_of(kept, models, fitted.model_copy(update={"models": known}))
     if not world.asked:
         raise SettingError(
             f"{path}: no question was answered by every model; the lab needs all verdicts"
@@ -120,18 +111,24 @@ def records_world(path: Path, *, unseen: int | None = None) -> RecordsWorld:
 
 
 def world_of(
-    outcomes: Sequence[MeasuredOutcome], surface: AccuracySurface, capability: Capability
+    outcomes: Sequence[MeasuredOutcome], models: dict[str, ModelSurface], capability: Capability
 ) -> RecordsWorld:
-    """Return the questions that every model of the surface answered, with their verdicts."""
+    """Return the questions that every one of the models answered, with their verdicts."""
     verdicts: dict[str, dict[str, bool]] = {}
     first: dict[str, MeasuredOutcome] = {}
     for outcome in outcomes:
-        if outcome.text and outcome.model in surface.models:
+        if outcome.text and outcome.model in models:
             verdicts.setdefault(outcome.query_id, {})[outcome.model] = bool(outcome.correct)
             first.setdefault(outcome.query_id, outcome)
-    whole = [id_ for id_, right in verdicts.items() if right.keys() == surface.models.keys()]
+    whole = [id_ for id_, right in verdicts.items() if right.keys() == models.keys()]
     return RecordsWorld(
-        surface=surface,
+        surface=AccuracySurface(
+            lengths_tokens=[4096],
+            languages=["en"],
+            difficulty_correlation=0.5,
+            answer_tokens=ANSWER_TOKENS,
+            models=models,
+        ),
         capability=capability,
         asked=[(first[id_].text or "", first[id_].prompt_chars, verdicts[id_]) for id_ in whole],
         tasks=[first[id_].task for id_ in whole],

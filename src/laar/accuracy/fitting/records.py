@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from base64 import b64decode
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,7 +38,7 @@ from pydantic import (
     ValidationError,
 )
 
-from laar.accuracy.artifact import FINGERPRINT_BYTES, MAX_MODELS, FittedOn
+from laar.accuracy.artifact import FINGERPRINT_BYTES, MAX_MODELS
 from laar.accuracy.features import GENERIC, bucket_of, language_of, task_of
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
 from laar.accuracy.text import sample_of
@@ -115,14 +114,6 @@ def fingerprint(query_id: str) -> bytes:
     """Return the hash under which an artifact stores a question."""
     question = question_of(query_id).encode("utf-8", "replace")
     return blake2b(question, digest_size=FINGERPRINT_BYTES).digest()
-
-
-def fingerprints(fitted_on: FittedOn) -> frozenset[bytes]:
-    """Return the fingerprints of the questions that a fit used."""
-    data = b64decode(fitted_on.questions)
-    return frozenset(
-        data[at : at + FINGERPRINT_BYTES] for at in range(0, len(data), FINGERPRINT_BYTES)
-    )
 
 
 def is_kept_back(query_id: str, share: float) -> bool:
