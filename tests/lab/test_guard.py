@@ -23,10 +23,10 @@ def guard() -> ModuleType:
     return module
 
 
-def run(differ: int | None, repeated: tuple[str, ...] = ()) -> Stored:
+def run(differ: int | None, repeated: tuple[str, ...] = (), moved: int = 0) -> Stored:
     checked = None
     if differ is not None:
-        checked = Checked(commit="c", date="2026-01-01", numbers=9, differ=differ)
+        checked = Checked(commit="c", date="2026-01-01", numbers=90, differ=differ, moved=moved)
     return Stored(
         experiment="e",
         command="laar lab run e --first-seed 1",
@@ -41,10 +41,11 @@ def run(differ: int | None, repeated: tuple[str, ...] = ()) -> Stored:
 @pytest.mark.parametrize(
     ("before", "after", "is_lost"),
     [
-        (run(0, ("b",)), run(3, ("b",)), True),
-        (run(None, ("b",)), run(3, ("b",)), True),
-        (run(None), run(3), False),  # no other code ever gave these numbers
-        (run(2, ("b",)), run(3, ("b",)), False),  # the page says so already
+        (run(0, ("b",)), run(40, ("b",), moved=10), True),
+        (run(None, ("b",)), run(10, ("b",), moved=10), True),
+        (run(None), run(90, moved=90), False),  # no other code ever gave these numbers
+        (run(2, ("b",)), run(90, ("b",), moved=90), False),  # the page says so already
+        (run(0, ("b",)), run(40, ("b",), moved=9), False),  # another processor's rounding
         (run(0, ("b",)), run(0, ("b", "c")), False),
     ],
 )

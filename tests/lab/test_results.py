@@ -13,7 +13,16 @@ from laar.cli import app
 from laar_lab.experiment import Scope
 from laar_lab.experiments import all_experiments
 from laar_lab.report import Report
-from laar_lab.results import claims_of, commit_of, hours, index_of, load, store, verdicts
+from laar_lab.results import (
+    claims_of,
+    commit_of,
+    hours,
+    index_of,
+    load,
+    sources_of,
+    store,
+    verdicts,
+)
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 KNOWN = {name: each for name, each in all_experiments().items() if each.claims}
@@ -159,6 +168,7 @@ def test_a_run_of_changed_code_is_marked_wherever_the_change_is(
 ) -> None:
     package, lab = tmp_path / "src" / "laar", tmp_path / "lab" / "src" / "laar_lab"
     lab.mkdir(parents=True)
+    (lab / "runs.py").write_text("1", "utf-8")
     for name in ("core/cost.py", "sim/data/engine.yaml"):
         (package / name).parent.mkdir(parents=True)
         (package / name).write_text("1", "utf-8")
@@ -166,9 +176,23 @@ def test_a_run_of_changed_code_is_marked_wherever_the_change_is(
     git = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "m"]):
         subprocess.run([*git, *words], check=True)
-    assert re.fullmatch("[0-9a-f]+", commit_of([package, lab]))
+    made = commit_of([package, lab])
+    assert re.fullmatch("[0-9a-f]+", made)
+    digest = sources_of(made, [package, lab])
     (package / changed).write_text("2", "utf-8")
     assert commit_of([package, lab]).endswith("+")
+    assert not sources_of(commit_of([package, lab]), [package, lab])
+    for words in (["add", "."], ["commit", "-q", "-m", "other"]):
+        subprocess.run([*git, *words], check=True)
+    other = sources_of("HEAD", [package, lab])
+    subprocess.run([*git, "commit", "-q", "--amend", "-m", "reworded"], check=True)
+    assert sources_of("HEAD", [package, lab]) == other != digest
+
+
+def test_stored_digests_are_those_of_the_commits_that_made_the_runs() -> None:
+    for run in STORED.values():
+        found = sources_of(run.commit)
+        assert not (found and run.sources) or found == run.sources, run.experiment
 
 
 def test_nothing_cites_a_stale_run_without_its_commit() -> None:

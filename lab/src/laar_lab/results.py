@@ -7,6 +7,7 @@ two cannot drift apart.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import subprocess
 from collections import Counter
@@ -83,6 +84,7 @@ class Checked:
         date: date of the check, UTC.
         numbers: how many numbers are stored for the first seed.
         differ: how many of them differed.
+        moved: how many differed by more than another processor's rounding explains.
         worst: description of the largest difference; empty if there is none.
     """
 
@@ -90,6 +92,7 @@ class Checked:
     date: str
     numbers: int
     differ: int
+    moved: int = 0
     worst: str = ""
 
 
@@ -109,6 +112,8 @@ class Stored:
             for a number that is then missing.
         checked: the last check with later code; None if there was none.
         repeated: later commits whose code gave the first seed's numbers again.
+        sources: digest of the code that ran, which a rewritten history leaves as it is; empty if
+            there were uncommitted changes.
     """
 
     experiment: str
@@ -121,6 +126,7 @@ class Stored:
     first: Mapping[str, float] = field(default_factory=dict)
     checked: Checked | None = None
     repeated: Sequence[str] = ()
+    sources: str = ""
 
     @property
     def first_seed(self) -> int:
@@ -154,6 +160,7 @@ def store(
         command=f"laar lab run {experiment.name} --seeds {len(seeds)} --first-seed {seeds[0]}"
         + given,
         commit=commit,
+        sources=sources_of(commit),
         date=datetime.now(UTC).date().isoformat(),
         minutes=round(minutes / len(seeds), 3),
         evidence={
@@ -390,16 +397,18 @@ def _row(*cells: str) -> str:
 
 def commit_of(packages: Sequence[Path] = PACKAGES) -> str:
     """Return the checkout's short commit, or "unknown"; a `+` marks uncommitted changes."""
-
-    def git(package: Path, *words: str) -> str:
-        done = subprocess.run(  # noqa: S603
-            ["git", "-C", str(package), *words],  # noqa: S607
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return done.stdout.strip()
-
-    changed = any(git(package, "status", "--porcelain", "--", ".") for package in packages)
-    commit = git(packages[-1], "rev-parse", "--short", "HEAD") or "unknown"
+    changed = any(_git(package, "status", "--porcelain", "--", ".") for package in packages)
+    commit = _git(packages[-1], "rev-parse", "--short", "HEAD") or "unknown"
     return commit + ("+" if changed else "")
+
+
+def sources_of(commit: str, packages: Sequence[Path] = PACKAGES) -> str:
+    """Return a digest of the packages' files at a commit; empty if they are unknown."""
+    trees = [_git(package, "rev-parse", f"{commit}:./") for package in packages]
+    return hashlib.sha256(" ".join(trees).encode()).hexdigest()[:12] if all(trees) else ""
+
+
+def _git(package: Path, *words: str) -> str:
+    command = ["git", "-C", str(package), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    return done.stdout.strip() if done.returncode == 0 else ""

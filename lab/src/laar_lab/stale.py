@@ -24,6 +24,9 @@ from laar_lab.results import DIGITS, Checked, Stored
 
 TOLERANCE = 10.0 ** (1 - DIGITS)
 """Relative and absolute tolerance."""
+ROUNDED = 1e-3
+"""Relative differences up to this may come from another processor: rounding seldom changes a
+choice, and then by little. With kernels for older CPUs a fiftieth of all numbers differ at all."""
 
 
 def check(experiment: Experiment, stored: Stored, data: Path | None, commit: str) -> Stored:
@@ -63,6 +66,7 @@ def _checked(
         date=datetime.now(UTC).date().isoformat(),
         numbers=numbers,
         differ=len(differ),
+        moved=sum(_moved(*pair) for pair in differ.values()),
         worst=worst and "{}: {:.4g}, now {:.4g}".format(worst, *differ[worst]),
     )
     again = () if differ else (commit,)
@@ -81,6 +85,10 @@ def _same(before: float, after: float) -> bool:
     if math.isnan(before) or math.isnan(after):
         return math.isnan(before) and math.isnan(after)
     return math.isclose(before, after, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+
+
+def _moved(before: float, after: float) -> bool:
+    return math.isnan(before) or math.isnan(after) or _gap(before, after) > ROUNDED
 
 
 def _gap(before: float, after: float) -> float:
