@@ -7,7 +7,7 @@ request's headers first, as is usual for pickers, and also behind laar's configu
 that message. A run takes about eight minutes on two idle cores.
 
     cpu        requests of 1 KB to 1 MB, and answers of 1 and 200 chunks, in both shapes: Envoy
-               alone, the no-op picker, and laar on both transports
+               alone, the no-op picker, and laar
     features   laar feature by feature
     fleets     1 to 1,000 endpoints
     idle       no requests; 100 and 1,000 endpoints
@@ -54,7 +54,6 @@ from bench.picking.parts import (
 from bench.picking.subjects import (
     ALONE,
     LAAR,
-    LAAR_ON_GRPC,
     NOOP,
     NOOP_USUAL,
     Subject,
@@ -138,7 +137,7 @@ def _subjects(options: argparse.Namespace) -> list[Subject]:
         sampled = {"bodies": {"sample_answers": options.sample}} if options.sample else {}
         before = [other_sources(named, **sampled) for named in options.before]
         return [*before, laar_with(LAAR.name, **sampled)]
-    return [NOOP_USUAL, NOOP, LAAR, LAAR_ON_GRPC, ALONE]
+    return [NOOP_USUAL, NOOP, LAAR, ALONE]
 
 
 def _table(costs: Costs) -> None:

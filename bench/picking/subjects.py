@@ -129,9 +129,6 @@ def laar_with(name: str, **settings: Mapping[str, object]) -> Subject:
     return Subject(name=name, argv=partial(laar_argv, settings=settings))
 
 
-LAAR_ON_GRPC = laar_with("laar on grpc.aio", listen={"transport": "grpc"})
-
-
 def other_sources(named: str, **settings: Mapping[str, object]) -> Subject:
     """Return laar from other sources as a subject, given as ``name=src``."""
     name, path = _named(named)

@@ -20,12 +20,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session", params=["standalone", "gateway"])
 async def stand(request: pytest.FixtureRequest, envoy_binary: Path) -> AsyncIterator[Attacked]:
-    shape, transport = request.param, "own"
-    if shape == "on grpc.aio":
-        shape, transport = "standalone", "grpc"
-    shape, _, waits = shape.partition(", ")
-    settings = {"listen": {"transport": transport}}
-    async with attacked(shape, settings=settings, change=patient if waits else one_pool) as found:
+    shape, _, waits = request.param.partition(", ")
+    async with attacked(shape, change=patient if waits else one_pool) as found:
         yield found
 
 

@@ -114,13 +114,7 @@ async def flood(target: Attacked, pieces: Iterator[bytes], seconds: float) -> in
     return sent
 
 
-on_both = pytest.mark.parametrize(
-    "stand", ["standalone", "gateway", "on grpc.aio"], indirect=True, scope="session"
-)
-
-
 @pytest.mark.slow
-@on_both
 @pytest.mark.parametrize("name", FLOODS)
 async def test_a_flood_on_the_ext_proc_port_closes_only_its_own_connection(
     target: Attacked, judge: Judge, name: str
@@ -151,7 +145,6 @@ async def _flooded(target: Attacked, pieces: Iterator[bytes]) -> tuple[int, int,
     return decided, failed, await attack
 
 
-@on_both
 @pytest.mark.parametrize("name", ["rapid reset", "CONTINUATION", "window overflow", "random bytes"])
 async def test_a_short_flood_is_cut_off(target: Attacked, judge: Judge, name: str) -> None:
     sent = await flood(target, FLOODS[name](), 0.3)

@@ -3,18 +3,8 @@
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
-import pytest
-
-from support.transports import TRANSPORTS
-
 _spec = spec_from_file_location("server_fixtures", Path(__file__).parents[1] / "server/conftest.py")
 _fixtures = module_from_spec(_spec)
 _spec.loader.exec_module(_fixtures)
 
 gateway = _fixtures.gateway
-
-
-@pytest.fixture(params=TRANSPORTS)
-def transport(request):
-    """Run each case on both transports."""
-    return request.param

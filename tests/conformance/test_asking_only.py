@@ -9,13 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import grpc
-import pytest
 
 from laar.wire import ext_proc_pb2 as pb
 from support import eventually
 from support.clients import chat
-
-pytestmark = pytest.mark.parametrize("transport", ["own"])
 
 
 async def destination(channel: grpc.aio.Channel, body: bytes, **headers: str) -> str:

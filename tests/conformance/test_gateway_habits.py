@@ -20,7 +20,6 @@ from support.gateways import GATEWAYS, IMPATIENT, OBJECTIVE, REFUSED, Habits, bo
 
 pytestmark = [
     pytest.mark.envoy,
-    pytest.mark.parametrize("transport", ["own"]),  # as streams are the same on both
     pytest.mark.parametrize("habits", GATEWAYS.values(), ids=GATEWAYS),
 ]
 ANSWER = Answer(body=b'{"id": "1", "model": "m", "choices": [{"text": "ok"}]}')

@@ -32,9 +32,8 @@ def unhurried(monkeypatch):
 class Gateway:
     """Upstreams, a picker in this process, and Envoy, for one test."""
 
-    def __init__(self, directory, stack, transport="own"):
+    def __init__(self, directory, stack):
         self.directory = directory
-        self._transport = transport
         self._stack = stack
         self.settings_file = directory / "laar.yaml"
         self.eds = directory / "eds" / "endpoints.json"
@@ -82,7 +81,6 @@ class Gateway:
         document = {
             "endpoints_file": str(self.endpoints_file),
             "listen": {
-                "transport": self._transport,
                 **{name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")},
             },
             "readings": {"scrape_interval_s": 0.1, "probe_interval_s": 0.1},
@@ -174,13 +172,7 @@ def chromium(tmp_path_factory):
 
 
 @pytest.fixture
-def transport(request):
-    """The transport of the gateway's picker; a test marked `on_both` runs on each."""
-    return getattr(request, "param", "own")
-
-
-@pytest.fixture
-async def gateway(tmp_path, envoy_binary, transport):
+async def gateway(tmp_path, envoy_binary):
     """Yield a gateway for a test; stop all of its parts after the test."""
     async with AsyncExitStack() as stack:
-        yield Gateway(tmp_path, stack, transport)
+        yield Gateway(tmp_path, stack)

@@ -9,7 +9,7 @@ from jh2.config import H2Configuration
 from jh2.connection import H2Connection
 from jh2.settings import SettingCodes, Settings
 
-from laar.server.ports import server_of
+from laar.server.h2 import H2Server
 from laar.server.transport import Handler
 from support import free_port
 
@@ -68,8 +68,8 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(transport="own", **options):
-    server = server_of(transport, longest_bytes=LONGEST_BYTES, **options)
+async def serving(**options):
+    server = H2Server(longest_bytes=LONGEST_BYTES, **options)
     served = Served(server, free_port())
     server.add_method("test.Test", "Echo", served.begin)
     server.bind(f"127.0.0.1:{served.port}")

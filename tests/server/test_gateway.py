@@ -9,7 +9,6 @@ import pytest
 
 from support import Answer, eventually
 from support.clients import post
-from support.transports import on_both
 
 pytestmark = pytest.mark.envoy
 
@@ -33,7 +32,6 @@ async def test_a_head_request_tells_the_length_that_a_get_would_have(gateway, ht
         assert "transfer-encoding" not in answer.headers
 
 
-@on_both
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_the_picked_endpoint_is_reached_with_only_the_model_changed(gateway, http, shape):
     a, b = await gateway.upstream(), await gateway.upstream()
@@ -57,7 +55,6 @@ async def test_the_picked_endpoint_is_reached_with_only_the_model_changed(gatewa
     assert seen == {"small", "large"}
 
 
-@on_both
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_the_openai_package_streams_chunk_by_chunk(gateway, shape):
     import openai  # this import takes a second, so only here
@@ -95,7 +92,6 @@ async def test_the_openai_package_streams_chunk_by_chunk(gateway, shape):
     await eventually(lambda: not table.in_flight.any(), what="the request's release")
 
 
-@on_both
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_stream_of_a_get_is_in_flight_beside_a_websocket(gateway, http, shape):
     """Envoy may end the picker's stream early if a request has no body."""

@@ -1,4 +1,4 @@
-"""A real gRPC client against both transports."""
+"""A real gRPC client."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import pytest
 from h2_peers import Echo, serving
 
 from support import eventually
-from support.transports import TRANSPORTS
 
 
-@pytest.fixture(params=TRANSPORTS)
-async def served(request):
-    async with serving(request.param) as running:
-        running.is_own = request.param == "own"
+@pytest.fixture
+async def served():
+    async with serving() as running:
         yield running
 
 
@@ -64,7 +62,7 @@ async def test_a_call_that_is_cancelled_ends_its_handler(served, channel):
     await call.read()
     call.cancel()
     await eventually(lambda: served.count("closed") == 1, what="the call's end")
-    assert served.count("half-closed") == 0 or not served.is_own  # grpc.aio may show an end first
+    assert served.count("half-closed") == 0
 
 
 async def test_a_channel_that_closes_ends_all_its_calls(served, channel):
@@ -98,13 +96,11 @@ async def test_the_peers_timeout_is_extended_for_a_first_message_that_arrives_sl
 ):
     extended = asyncio.Event()
     monkeypatch.setattr(Echo, "reassure", lambda _self, **_: extended.set())
-    monkeypatch.setattr("laar.server.grpc_server.SLOW_S", 0.01)
     monkeypatch.setattr("laar.server.h2.connection.SLOW_S", 0.01)
     call = echo(channel)
-    if served.is_own:  # it looks at waiting messages when it reads
-        await eventually(lambda: served.count("open") == 1, what="the call")
-        await asyncio.sleep(0.02)
-        await echo(channel).write(b"another")
+    await eventually(lambda: served.count("open") == 1, what="the call")
+    await asyncio.sleep(0.02)
+    await echo(channel).write(b"another")  # the server looks at waiting messages when it reads
     await asyncio.wait_for(extended.wait(), 60)
     await call.write(b"a")
     assert await call.read() == b"a"
@@ -159,8 +155,7 @@ async def test_messages_wait_for_a_handler_on_hold_and_then_arrive_in_order(serv
         await call.write(message)
     await call.done_writing()
     await eventually(lambda: served.count("message") == 1, what="the first message")
-    if served.is_own:
-        await eventually(lambda: len(served.calls[0]._inbox) == 2, what="the messages")
+    await eventually(lambda: len(served.calls[0]._inbox) == 2, what="the messages")
     assert served.count("message") == 1
     served.calls[0].release()
     assert [await call.read() for _ in range(3)] == [b"1", b"2", grpc.aio.EOF]
@@ -171,7 +166,7 @@ async def test_a_drain_serves_open_calls_and_does_not_lose_new_ones(served, chan
     await old.write(b"a")
     await old.read()
     stopping = asyncio.create_task(served.server.stop(10.0))
-    await asyncio.sleep(0)  # both refuse new calls from here
+    await asyncio.sleep(0)  # it refuses new calls from here
     await old.write(b"b")
     assert await old.read() == b"b"
     await old.done_writing()

@@ -24,7 +24,6 @@ from laar.server.h2.framing import Code
 from laar.server.h2.guard import BufferShare
 from support import eventually
 from support.exploring import examples
-from support.transports import TRANSPORTS
 
 pytestmark = pytest.mark.slow
 
@@ -34,12 +33,6 @@ DATA, HEADER, RST, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6,
 @pytest.fixture
 async def served():
     async with serving() as running:
-        yield running
-
-
-@pytest.fixture(params=TRANSPORTS)
-async def either(request):
-    async with serving(request.param) as running:
         yield running
 
 
@@ -88,8 +81,8 @@ async def ends(served, *data, greet=True):
         PREFACE + frame(SETTINGS, 0, 3, b""),
     ],
 )
-async def test_a_connection_without_http2_is_closed(either, data):
-    await ends(either, data, greet=False)
+async def test_a_connection_without_http2_is_closed(served, data):
+    await ends(served, data, greet=False)
 
 
 async def test_tls_at_a_plaintext_port_is_named_in_the_log_but_not_each_time(caplog):
@@ -128,8 +121,8 @@ async def test_a_silent_peers_connection_is_closed(monkeypatch, caplog):
         frame(DATA, 0x8, 1, b"\xff"),  # more padding than the frame has bytes
     ],
 )
-async def test_broken_frames_end_their_connection(either, data):
-    await ends(either, data)
+async def test_broken_frames_end_their_connection(served, data):
+    await ends(served, data)
 
 
 @pytest.mark.parametrize(
@@ -142,21 +135,21 @@ async def test_broken_frames_end_their_connection(either, data):
         frame(2, 0, 1, b"\0\0\0\3\1"),
     ],
 )
-async def test_floods_end_their_connection(either, one):
-    await ends(either, one * 60_000)
+async def test_floods_end_their_connection(served, one):
+    await ends(served, one * 60_000)
 
 
-async def test_endless_header_blocks_are_cut_off(either):
-    await ends(either, frame(HEADER, 0, 1, b"\x82"), frame(CONTINUATION, 0, 1, b"") * 100)
-    await ends(either, frame(HEADER, 0, 1, b"\x82"), frame(CONTINUATION, 0, 1, b"x" * 16384) * 8)
+async def test_endless_header_blocks_are_cut_off(served):
+    await ends(served, frame(HEADER, 0, 1, b"\x82"), frame(CONTINUATION, 0, 1, b"") * 100)
+    await ends(served, frame(HEADER, 0, 1, b"\x82"), frame(CONTINUATION, 0, 1, b"x" * 16384) * 8)
 
 
-async def test_metadata_that_expands_too_much_is_refused(either):
+async def test_metadata_that_expands_too_much_is_refused(served):
     """One long value in the table, referenced repeatedly (HPACK bomb)."""
     literal = b"\x40\x01a\x7f\x81\x1e" + b"v" * 4000  # entered in the table
-    await ends(either, frame(HEADER, 0x4, 1, literal + b"\xbe" * 12_000))
+    await ends(served, frame(HEADER, 0x4, 1, literal + b"\xbe" * 12_000))
     first = frame(HEADER, 0x4, 1, bytes(Encoder().encode(HEADERS)))
-    await ends(either, first, frame(HEADER, 0x4, 3, literal + b"\xbe" * 12_000))
+    await ends(served, first, frame(HEADER, 0x4, 3, literal + b"\xbe" * 12_000))
 
 
 async def test_long_metadata_fails_only_its_call(served):
@@ -321,8 +314,8 @@ async def test_a_silent_peer_is_pinged_and_then_aborted(monkeypatch, caplog):
     assert "the peer is silent" in caplog.text
 
 
-async def test_an_idle_envoy_may_ping_twice_a_second(either):
-    async with Peer.to(either) as peer:
+async def test_an_idle_envoy_may_ping_twice_a_second(served):
+    async with Peer.to(served) as peer:
         for number in range(6):
             await asyncio.sleep(0.3)
             peer.h2.ping(b"%08d" % number)

@@ -11,7 +11,6 @@ from laar.server.extproc.messages import event_of
 from laar.server.runner import Runner
 from laar.wire import ext_proc_pb2 as pb
 from support import eventually, free_port
-from support.transports import on_both
 
 
 @pytest.fixture
@@ -22,7 +21,6 @@ async def picker(gateway):
         yield runner, channel.stream_stream(f"/{SERVICE}/Process")
 
 
-@on_both
 async def test_unreadable_messages_are_counted_and_logged_once(picker, caplog):
     runner, process = picker
     for _ in range(20):
@@ -56,7 +54,6 @@ def test_an_unknown_status_is_a_failure(status, seen):
     assert event_of(message).status == seen
 
 
-@on_both
 @pytest.mark.parametrize("name", ["ext_proc", "health", "admin"])
 @pytest.mark.usefixtures("picker")
 async def test_a_second_picker_on_a_port_in_use_does_not_start(gateway, name):

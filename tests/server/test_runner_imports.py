@@ -1,4 +1,4 @@
-"""A serving picker loads nothing of fitting, planning and the lab, and one transport only."""
+"""A serving picker loads nothing of fitting, planning, the lab and gRPC's library."""
 
 import subprocess
 import sys
@@ -12,21 +12,20 @@ def loaded(code):
     return ran.stdout.split()
 
 
-def test_serving_loads_neither_fitting_nor_batch_algorithms_nor_the_other_transport():
+def test_serving_loads_neither_fitting_nor_batch_algorithms_nor_grpcs_library():
     own = loaded("import laar.server.runner, laar.server.h2")
     assert not [name for name in own if name.startswith(APART)]
-    assert not {"grpc", "laar.server.grpc_server"} & {*own}
-    reference = loaded("import laar.server.runner, laar.server.grpc_server")
-    assert not {"jh2", "laar.server.h2"} & {*reference}
+    assert "grpc" not in own
 
 
-def test_a_transport_whose_extra_is_missing_is_named_with_it(tmp_path):
+def test_a_feature_whose_extra_is_missing_is_named_with_it(tmp_path):
     settings = tmp_path / "laar.yaml"
-    settings.write_text("listen: {transport: grpc}\nendpoints: [{address: '10.9.0.1:1', model: m}]")
-    without = "import sys; sys.modules['grpc'] = None; from laar.cli import app; app()"
+    tls = "listen: {tls: {self_signed: true}}"
+    settings.write_text(f"{tls}\nendpoints: [{{address: '10.9.0.1:1', model: m}}]")
+    without = "import sys; sys.modules['cryptography'] = None; from laar.cli import app; app()"
     for command in ("check", "serve"):
         called = [sys.executable, "-c", without, command, "-c", str(settings)]
         ran = subprocess.run(called, capture_output=True, text=True)
         assert ran.returncode == 2
-        assert "needs the package grpcio" in ran.stderr
-        assert "[grpc]'" in ran.stderr
+        assert "needs the package cryptography" in ran.stderr
+        assert "[tls]'" in ran.stderr

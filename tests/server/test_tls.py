@@ -25,7 +25,6 @@ from laar.wire import ext_proc_pb2 as pb
 from laar_lab.live.processes import laar_process
 from support import eventually, free_port, port_of
 from support.authority import signed, write_pair
-from support.transports import on_both
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
@@ -80,7 +79,6 @@ async def is_healthy(gateway, credentials):
         return (await stub.Check(request, timeout=10)).status == SERVING
 
 
-@on_both
 async def test_a_self_signed_certificate_encrypts_and_health_stays_plain(gateway):
     runner = await picker(gateway, self_signed=True)
     certificate = x509.load_pem_x509_certificate(await shown(gateway))
@@ -97,7 +95,6 @@ async def test_a_self_signed_certificate_encrypts_and_health_stays_plain(gateway
     assert float(told) == certificate.not_valid_after_utc.timestamp()
 
 
-@on_both
 async def test_a_renewed_certificate_is_used_and_open_streams_are_kept(gateway, tmp_path):
     old, new = make_pair(tmp_path, "old"), make_pair(tmp_path, "new")
     await picker(gateway, **put(tmp_path, old))
@@ -168,7 +165,6 @@ async def test_an_expired_certificate_is_reported_and_never_replaces_a_valid_one
     assert await is_healthy(gateway, grpc.ssl_channel_credentials(pairs["valid"][0].read_bytes()))
 
 
-@on_both
 async def test_a_ca_file_may_have_comments_in_any_language(gateway, tmp_path):
     server, client = make_pair(tmp_path, "server"), make_pair(tmp_path, "client")
     authority = tmp_path / "ca.pem"
@@ -180,7 +176,6 @@ async def test_a_ca_file_may_have_comments_in_any_language(gateway, tmp_path):
     assert await is_healthy(gateway, credentials)
 
 
-@on_both
 async def test_with_a_client_ca_callers_without_a_certificate_are_refused(gateway, tmp_path):
     server, client, other = (make_pair(tmp_path, name) for name in ("server", "client", "other"))
     await picker(gateway, **put(tmp_path, server), client_ca_file=str(client[0]))

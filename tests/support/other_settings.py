@@ -13,7 +13,6 @@ OTHER: dict[str, Any] = {
     "listen.ext_proc": "127.0.0.1:1",
     "listen.health": "127.0.0.1:2",
     "listen.admin": "127.0.0.1:3",
-    "listen.transport": "grpc",
     "listen.tls": {"self_signed": True},
     "routing.mode": "shadow",
     "routing.enforce_share": 0.5,

@@ -55,7 +55,6 @@ KeyVariable = Annotated[
 
 _EXTRA_OF = {
     "cryptography": ("cryptography", "tls"),
-    "grpc": ("grpcio", "grpc"),
     "sklearn": ("scikit-learn", "fit"),
     "zmq": ("pyzmq", "kv-events"),
 }

@@ -53,8 +53,6 @@ def _parts(settings: Settings) -> Iterator[Callable[[], object]]:
         yield partial(load_endpoints, members)
     yield lambda: artifact_of(settings.accuracy)
     yield from (partial(token_in, settings, name) for name in (OUTCOMES, VIEWERS))
-    if settings.listen.transport == "grpc":
-        import laar.server.grpc_server  # noqa: F401 - may need the extra
     tls = settings.listen.tls
     if tls is not None:
         from laar.server.tls import check_tls

@@ -24,7 +24,7 @@ from laar.server.transport import Call, Code, Handler
 from laar.wire.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 if TYPE_CHECKING:
-    from laar.server.ports import Server
+    from laar.server.h2 import H2Server
 
 _SERVICE = "grpc.health.v1.Health"
 _READY_NAMES = ("", "readiness", "inference-extension", SERVICE)
@@ -42,7 +42,7 @@ class HealthService:
         self.own_check = False
         """Whether one of laar's own Envoys has made a health check."""
 
-    def serve_on(self, server: Server) -> None:
+    def serve_on(self, server: H2Server) -> None:
         """Add the method to a server."""
         server.add_method(_SERVICE, "Check", partial(_Check, self))
 

@@ -5,54 +5,35 @@ from __future__ import annotations
 import contextlib
 import socket
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 from laar.datalayer.endpoints_file import join_address, split_address
 from laar.errors import SettingError
 from laar.server.extproc import SERVICE, ExternalProcessor
 from laar.server.extproc.exchange import Exchange
+from laar.server.h2 import H2Server
 from laar.server.transport import listener
 
 if TYPE_CHECKING:
-    from laar.server.grpc_server import GrpcServer
-    from laar.server.h2 import H2Server
     from laar.settings.listening import Listen
-
-    Server: TypeAlias = H2Server | GrpcServer
 
 _LONGEST_MESSAGE_BYTES = 64 << 20
 _METADATA_BYTES = 1 << 20
 """Allowance for metadata in addition to a buffered body, which is one message."""
 
 
-def server_of(transport: str, **limits: Any) -> Server:
-    """Return a server on a transport (`listen.transport`), not yet bound.
-
-    Raise `ModuleNotFoundError` if it needs an extra.
-    """
-    if transport == "grpc":
-        from laar.server.grpc_server import GrpcServer
-
-        return GrpcServer(**limits)
-    from laar.server.h2 import H2Server
-
-    return H2Server(**limits)
-
-
-def picking_server(
-    processor: ExternalProcessor, max_body_bytes: int, *, transport: str = "own"
-) -> Server:
+def picking_server(processor: ExternalProcessor, max_body_bytes: int) -> H2Server:
     """Return the server for Envoys, not yet bound.
 
     Messages much longer than a body of `max_body_bytes` are rejected.
     """
     longest = max(_LONGEST_MESSAGE_BYTES, max_body_bytes + _METADATA_BYTES)
-    server = server_of(transport, longest_bytes=longest)
+    server = H2Server(longest_bytes=longest)
     server.add_method(SERVICE, "Process", partial(Exchange, processor))
     return server
 
 
-def bind(server: Server, name: str, address: str) -> int:
+def bind(server: H2Server, name: str, address: str) -> int:
     """Bind a server to the address ``host:port`` of the setting `listen.<name>`; return the port.
 
     Raise `SettingError` if the address cannot be bound.

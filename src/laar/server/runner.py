@@ -26,17 +26,17 @@ from laar.server.collectors import Collectors
 from laar.server.extproc import ExternalProcessor
 from laar.server.fleet import FleetState
 from laar.server.flow_control import FlowControl
+from laar.server.h2 import H2Server
 from laar.server.health_service import HealthService
 from laar.server.memory import collect_at_rest, keep_freed, keep_young
 from laar.server.picker import Picker
-from laar.server.ports import bind, picking_server, server_of
+from laar.server.ports import bind, picking_server
 from laar.server.reload import Parts, SettingsReloader
 from laar.server.tasks import Tasks
 from laar.settings import Loaded, Settings
 from laar.settings.ignored import remarks
 
 if TYPE_CHECKING:
-    from laar.server.ports import Server
     from laar.server.supervisor import Home
     from laar.server.tls import ServerTls
 
@@ -125,12 +125,8 @@ class Runner:
         for remark in remarks(self._loaded):
             _LOG.warning("%s", remark)
         listen = settings.listen
-        picking = picking_server(
-            self.processor, settings.stream.max_body_bytes, transport=listen.transport
-        )
-        probed = server_of(
-            listen.transport, longest_bytes=_PROBE_BYTES, max_streams=_PROBES, port="health"
-        )
+        picking = picking_server(self.processor, settings.stream.max_body_bytes)
+        probed = H2Server(longest_bytes=_PROBE_BYTES, max_streams=_PROBES, port="health")
         for server in (picking, probed):
             self.health.serve_on(server)
         admin = self.admin.open()
@@ -178,7 +174,7 @@ class Runner:
         picker.observability.start(tasks.spawn)
         tasks.spawn("settings", lambda: self.reloader.follow(self.apply))
 
-    async def _drain(self, server: Server) -> None:
+    async def _drain(self, server: H2Server) -> None:
         shutdown = self.picker.settings.shutdown
         self.health.leave()
         _LOG.info("no longer ready; serving for at most %g s more", shutdown.drain_s)
@@ -239,7 +235,7 @@ class Runner:
             holds = self._flow is not None and self._flow.by_load
             self.health.set_ready(len(self.picker.table) > 0 or holds)
 
-    async def _follow_tls(self, server: Server) -> None:
+    async def _follow_tls(self, server: H2Server) -> None:
         """Serve with the certificate, and with the new certificate once it is renewed."""
         tls = self._tls
         if tls is not None:

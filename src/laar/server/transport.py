@@ -1,4 +1,4 @@
-"""What handlers of gRPC calls see of the transport: laar's own (`h2`) or `grpc_server`."""
+"""What handlers of gRPC calls see of their transport (`laar.server.h2`)."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Le, MaxLen
 from pydantic import AfterValidator, model_validator
@@ -74,9 +74,6 @@ class Listen(Section):
     """Host names, without port, under which browsers and tools may reach the admin port, such as a
     Service's. `localhost` and IP addresses are always allowed. Under any other name the port serves
     only metrics and health, since a hostile page could point a name here."""
-    transport: Literal["own", "grpc"] = "own"
-    """What serves the ext_proc and health ports: laar's own HTTP/2, or `grpc` for the reference
-    library (`pip install 'laar[grpc]'`), which takes more CPU and memory."""
     tls: Tls | None = None
     """TLS on the ext_proc port. None by default, since it only costs time on loopback. Health and
     admin ports never use TLS."""
