@@ -5,21 +5,28 @@ from __future__ import annotations
 import contextlib
 import socket
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from laar.datalayer.endpoints_file import join_address, split_address
 from laar.errors import SettingError
 from laar.server.extproc import SERVICE, ExternalProcessor
 from laar.server.extproc.exchange import Exchange
-from laar.server.h2 import H2Server
 from laar.server.transport import listener
 
 if TYPE_CHECKING:
+    from laar.server.h2 import H2Server
     from laar.settings.listening import Listen
 
 _LONGEST_MESSAGE_BYTES = 64 << 20
 _METADATA_BYTES = 1 << 20
 """Allowance for metadata in addition to a buffered body, which is one message."""
+
+
+def server_of(**limits: Any) -> H2Server:
+    """Return a server, not yet bound."""
+    from laar.server.h2 import H2Server  # `laar check` needs no HTTP/2
+
+    return H2Server(**limits)
 
 
 def picking_server(processor: ExternalProcessor, max_body_bytes: int) -> H2Server:
@@ -28,7 +35,7 @@ def picking_server(processor: ExternalProcessor, max_body_bytes: int) -> H2Serve
     Messages much longer than a body of `max_body_bytes` are rejected.
     """
     longest = max(_LONGEST_MESSAGE_BYTES, max_body_bytes + _METADATA_BYTES)
-    server = H2Server(longest_bytes=longest)
+    server = server_of(longest_bytes=longest)
     server.add_method(SERVICE, "Process", partial(Exchange, processor))
     return server
 

@@ -26,17 +26,17 @@ from laar.server.collectors import Collectors
 from laar.server.extproc import ExternalProcessor
 from laar.server.fleet import FleetState
 from laar.server.flow_control import FlowControl
-from laar.server.h2 import H2Server
 from laar.server.health_service import HealthService
 from laar.server.memory import collect_at_rest, keep_freed, keep_young
 from laar.server.picker import Picker
-from laar.server.ports import bind, picking_server
+from laar.server.ports import bind, picking_server, server_of
 from laar.server.reload import Parts, SettingsReloader
 from laar.server.tasks import Tasks
 from laar.settings import Loaded, Settings
 from laar.settings.ignored import remarks
 
 if TYPE_CHECKING:
+    from laar.server.h2 import H2Server
     from laar.server.supervisor import Home
     from laar.server.tls import ServerTls
 
@@ -126,7 +126,7 @@ class Runner:
             _LOG.warning("%s", remark)
         listen = settings.listen
         picking = picking_server(self.processor, settings.stream.max_body_bytes)
-        probed = H2Server(longest_bytes=_PROBE_BYTES, max_streams=_PROBES, port="health")
+        probed = server_of(longest_bytes=_PROBE_BYTES, max_streams=_PROBES, port="health")
         for server in (picking, probed):
             self.health.serve_on(server)
         admin = self.admin.open()
