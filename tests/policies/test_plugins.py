@@ -130,7 +130,7 @@ def scorers(name: str, /, **parameters: Any) -> dict[str, Any]:
         (scorers("even", x=1), "unknown parameter `x`; known: value, name, top, on"),
         (scorers("even", value="a"), "`value` is 'a'; give a finite number"),
         (scorers("even", top=1.5), "`top` is 1.5; give a whole number"),
-        (scorers("token-load", threshold_tokens=-1), "`threshold_tokens` is -1; give 0 to 1e9"),
+        (scorers("load-aware", threshold=-1), "`threshold` is -1; give 0 to 1e9"),
         (scorers("even", name=1), "`name` is 1; give a string"),
         (scorers("even", on=1), "`on` is 1; give true or false"),
         (scorers("broken"), "its parameter `how` is missing"),
@@ -194,7 +194,7 @@ def request(text: str = "a secret") -> Request:
 @pytest.mark.parametrize("how", ["raise", "write", "nan", "shape", "text", "none"])
 def test_a_scorer_that_breaks_the_contract_is_skipped_with_a_reason(how: str) -> None:
     broken = ScorerUse(name="broken", weight=9.0, parameters={"how": how})
-    director, faults = with_faults(composed(broken, ScorerUse(name="active-requests")))
+    director, faults = with_faults(composed(broken, ScorerUse(name="least-loaded")))
     director.table.reserve(0, 1.0, 1.0)
     director.table.reserve(1, 1.0, 1.0)
     decision = director.decide(request(), 0.0)
@@ -232,7 +232,7 @@ def test_a_filter_that_breaks_the_contract_or_keeps_nothing_is_skipped(how: str)
 
 @pytest.mark.parametrize("how", ["short", "twice", "text"])
 def test_a_picker_that_breaks_the_contract_is_replaced_by_the_best_score(how: str) -> None:
-    policy = composed(ScorerUse(name="active-requests"), picker="broken", parameters={"how": how})
+    policy = composed(ScorerUse(name="least-loaded"), picker="broken", parameters={"how": how})
     director, faults = with_faults(policy)
     director.table.reserve(0, 1.0, 1.0)
     director.table.reserve(2, 1.0, 1.0)

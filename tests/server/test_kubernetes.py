@@ -6,13 +6,10 @@ import contextlib
 import grpc
 import orjson
 import pytest
-import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from typer.testing import CliRunner
 
-from laar.cli import app as laar
 from laar.errors import SettingError
 from support import Answer, eventually, free_port
 from support.authority import Authority
@@ -323,60 +320,6 @@ async def test_outside_a_cluster_a_fix_is_suggested(gateway, monkeypatch):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(SettingError, match="kubectl proxy"):
         await picker(gateway, {"pool": "fleet"})
-
-
-LLM_DS_EXAMPLE = """\
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-  - type: single-profile-handler
-  - type: queue-scorer
-  - type: kv-cache-utilization-scorer
-  - type: prefix-cache-scorer
-    parameters: {blockSizeTokens: 64, maxPrefixBlocksToMatch: 256, lruCapacityPerServer: 31250}
-  - type: max-score-picker
-schedulingProfiles:
-  - name: default
-    plugins:
-      - {pluginRef: queue-scorer, weight: 2}
-      - {pluginRef: kv-cache-utilization-scorer, weight: 2}
-      - {pluginRef: prefix-cache-scorer, weight: 3}
-      - {pluginRef: max-score-picker}
-"""
-"""The three scorers and weights in llm-d's documentation."""
-
-
-async def test_llm_ds_example_is_converted_and_serves_its_pool(gateway, http, cluster, tmp_path):
-    theirs = tmp_path / "endpoint-picker-config.yaml"
-    theirs.write_text(LLM_DS_EXAMPLE)
-    made = CliRunner().invoke(laar, ["from-llm-d", str(theirs), "--pool", "fleet"])
-    assert made.exit_code == 0, made.output
-    settings = yaml.safe_load(made.stdout)
-    [source] = settings.pop("kubernetes")
-    upstreams, port = await pods(gateway, cluster, 3)
-    await cluster.put("inferencepools", pool(ports=(port,)))
-    own = {**settings.pop("routing", {}), "conformance_headers": False}
-    runner = await picker(gateway, source | inference_pool(cluster), routing=own, **settings)
-    await eventually(lambda: len(runner.picker.table) == 3, what="the pool's pods")
-    envoy = await gateway.envoy("full-duplex")
-    deciding = {}
-    prompt = " ".join(f"word{n}" for n in range(4000))
-    for policy in ("laar", "profile-default"):  # laar's cost, and llm-d's profile for comparison
-        served = set()
-        for _ in range(3):  # the first request's endpoint holds the prefix of the next
-            async with http.post(
-                f"{envoy.url()}/v1/chat/completions",
-                json={"model": "org/tiny", "messages": [{"role": "user", "content": prompt}]},
-                headers={"x-laar-policy": policy},
-            ) as answer:
-                assert answer.status == 200, await answer.text()
-                served.add(answer.headers["x-laar-endpoint"])
-                name = answer.headers["x-laar-decision-id"]
-        assert len(served) <= 2  # one that never answered may be tried
-        assert served <= {each.address for each in upstreams}
-        async with http.get(gateway.url("admin", f"/decisions/{name}")) as answer:
-            deciding[policy] = (await answer.json())["policy"]
-    assert deciding == {"laar": "laar", "profile-default": "profile-default"}
 
 
 async def test_pods_with_https_and_a_base_path_and_a_key_answer(gateway, http, cluster, tmp_path):

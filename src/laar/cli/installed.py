@@ -21,7 +21,6 @@ GROUP = "laar.commands"
 
 OWN = {
     "init": "laar.cli.init:init",
-    "from-llm-d": "laar.cli.from_llm_d:from_llm_d",
     "serve": "laar.cli.serve:serve",
     "check": "laar.cli.check:check",
     "explain": "laar.cli.explain:explain",

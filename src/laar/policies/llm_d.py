@@ -1,7 +1,7 @@
 """llm-d's scorers, its default profile of three of them, and the profile its guide recommends.
 
-The scorers for prefix, queue depth, KV-cache use and token load, and the prefix-cache affinity
-filter, are based on llm-d-router v0.10.0 and 066c20e (August 2026).
+The scorers for prefix, queue depth and KV-cache use, and the prefix-cache affinity filter, are
+based on llm-d-router v0.10.0 and 066c20e (August 2026).
 
 `llm_d` is the profile of the binary and of the chart: queue, KV-cache use and prefix with the
 weights 2, 2 and 3. Its picker shuffles and takes the maximum, so ties are broken at random. Since
@@ -35,14 +35,6 @@ class QueueDepth:
         return _stretched(view.table.waiting[view.slots])
 
 
-class RunningRequests:
-    """`running-requests-size-scorer`: running requests, scaled like `QueueDepth`."""
-
-    def score(self, view: View) -> Floats:
-        """Score by the last scrape of each engine."""
-        return _stretched(view.table.running[view.slots])
-
-
 class KvCacheUtilization:
     """`kv-cache-utilization-scorer`: the share of the KV cache that is free."""
 
@@ -66,42 +58,6 @@ class PrefixCacheMatch:
         """Score by laar's prefix index."""
         matched = np.minimum(view.cached_tokens, self._max_match_tokens)
         return matched / np.maximum(view.tokens, 1.0)
-
-
-class ActiveRequests:
-    """`active-request-scorer`: requests in flight by the picker's own count.
-
-    1 up to `idle_threshold`; above it, `max_busy_score` times the relative gap to the busiest.
-
-    Args:
-        idle_threshold: maximum number of requests in flight at an idle endpoint.
-        max_busy_score: highest score of a busy endpoint.
-    """
-
-    def __init__(self, *, idle_threshold: float = 0.0, max_busy_score: float = 1.0) -> None:
-        self._idle = idle_threshold
-        self._most = max_busy_score
-
-    def score(self, view: View) -> Floats:
-        """Score lower with every request in flight."""
-        busiest = max(float(view.in_flight.max()), 1.0)
-        busy = self._most * (busiest - view.in_flight) / busiest
-        return np.where(view.in_flight <= self._idle, 1.0, busy)
-
-
-class TokenLoad:
-    """`token-load-scorer`: prompt tokens in flight, also while decoding, relative to a threshold.
-
-    Args:
-        threshold_tokens: number of tokens at which the score reaches 0.
-    """
-
-    def __init__(self, *, threshold_tokens: float = 4_194_304.0) -> None:
-        self._threshold = max(threshold_tokens, 1.0)
-
-    def score(self, view: View) -> Floats:
-        """Score by the picker's own count."""
-        return 1.0 - np.minimum(1.0, view.queued_tokens / self._threshold)
 
 
 def llm_d(

@@ -11,18 +11,15 @@ from laar.core.interfaces import Picker, Scorer
 from laar.core.policy import Policy
 from laar.policies.laar.outlook import Outlook
 from laar.policies.llm_d import (
-    ActiveRequests,
     FewestTokens,
     KvCacheUtilization,
     Label,
     PrefixCacheMatch,
     QueueDepth,
-    RunningRequests,
     StickyUntilSaturated,
-    TokenLoad,
     llm_d,
 )
-from laar.policies.pickers import MaxScore, RandomOrder, ShuffledMaxScore, WeightedRandom
+from laar.policies.pickers import MaxScore, ShuffledMaxScore, WeightedRandom
 from laar.policies.registry import Factory, Kind
 from laar.policies.simple import (
     LeastLoaded,
@@ -75,11 +72,8 @@ OWN: dict[Kind, dict[str, Factory]] = {
     Kind.SCORER: {
         "laar": _laar,
         "queue": QueueDepth,
-        "running-requests": RunningRequests,
         "kv-cache-utilization": KvCacheUtilization,
         "prefix-cache": PrefixCacheMatch,
-        "active-requests": ActiveRequests,
-        "token-load": TokenLoad,
         "load-aware": LoadAware,
         "least-loaded": LeastLoaded,
         "session-affinity": SessionAffinity,
@@ -88,7 +82,6 @@ OWN: dict[Kind, dict[str, Factory]] = {
         "max-score": MaxScore,
         "shuffled-max-score": ShuffledMaxScore,
         "weighted-random": WeightedRandom,
-        "random": RandomOrder,
     },
     Kind.POLICY: {
         "laar": _alone("laar", _laar, knows_retries=True),

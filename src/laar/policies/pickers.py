@@ -57,16 +57,6 @@ class WeightedRandom:
         return least(keys, view.rng)
 
 
-class RandomOrder:
-    """Random order, regardless of scores. llm-d's `random-picker`."""
-
-    def order(self, scores: Floats, view: View) -> list[int]:
-        """Return the positions, shuffled."""
-        order = list(range(len(scores)))
-        view.rng.shuffle(order)
-        return order
-
-
 def ranks(order: Sequence[int]) -> Floats:
     """Return scores of candidates given best first: 1, 1/2, 1/3 ..., so that none are near-ties."""
     scores: Floats = np.empty(len(order))
