@@ -173,7 +173,6 @@ class CapabilityModel:
         return task_table(
             np.array([self._row(models, cell) for cell in cells]),
             np.array([[self._sums.get((m, at), (0.0, 0))[1] for m in models] for at in based_on]),
-            self._row(models, Features(language, bucket, _ANY)),
             int(np.argmax([self.base_rates.get(model, 0.0) for model in models])),
         )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from functools import partial
+from math import log
 from typing import NamedTuple
 
 import numpy as np
@@ -84,12 +85,12 @@ class TextModel:
         self._weights = np.stack(weights).astype(np.float32) * scales
 
     def guess(self, question: str) -> _Floats:
-        """Return the share of each task in the request; their sum is the trust in the tasks."""
+        """Return the share of each task in the request; the rest may be of any other task."""
         return shares_of(self._weights @ hashed(question) + self._intercepts, *self._trust)
 
 
 def shares_of(log_odds: _Floats, intercepts: _Floats, slopes: _Floats) -> _Floats:
-    """Return the shares of tasks in requests; their sum is the highest trust in any task.
+    """Return the shares of tasks in requests; their sum is the highest trust, doubted (`_DOUBT`).
 
     Args:
         log_odds: of each request (first axes) and task (last axis), by the regressions.
@@ -97,6 +98,7 @@ def shares_of(log_odds: _Floats, intercepts: _Floats, slopes: _Floats) -> _Float
         slopes: `trust_slope`.
     """
     trust = np.maximum.reduce(intercepts + slopes * log_odds, axis=-1, keepdims=True)
+    trust = 2 * trust - log(_DOUBT)
     odds = np.exp(np.minimum(np.maximum(log_odds, -50), 50))
     # Squared, because otherwise a task half as likely would get a third of the request.
     likeness = (odds / (1 + odds)) ** 2
@@ -106,20 +108,24 @@ def shares_of(log_odds: _Floats, intercepts: _Floats, slopes: _Floats) -> _Float
     return shares
 
 
+_DOUBT = 8.0
+"""The odds of the trust are squared and divided by this, because the largest trust of many tasks is
+too high. Of left-out questions with a trust of 0.6, only a quarter were from known tasks; with 0.8,
+half."""
+
+
 class TaskTable(NamedTuple):
     """P(correct) by task and model, and lower bounds on leads over the best single model.
 
     Args:
         probabilities: by task, then model.
         base: P(correct) by model, for a request of no graded task.
-        level: sum over the models of their means over the tasks.
         leads: lower bounds of each model's lead over the best single model, by task.
         stranger: the same bounds for an ungraded task.
     """
 
     probabilities: _Floats
     base: _Floats
-    level: float
     leads: _Floats
     stranger: _Floats
 
@@ -128,45 +134,37 @@ class TaskTable(NamedTuple):
 
         In the sure part each model is at most as far beyond the best single model as the lower
         bound of its lead, which may be negative: otherwise a price of a wrong answer would prefer
-        a faster model of which nothing is known. All are multiplied by one factor, so that their
-        mean reflects the reduced trust (`_DOUBT`); no choice changes.
+        a faster model of which nothing is known.
         """
-        trust, likely = _total(shares), shares @ self.probabilities
-        row = likely + (1 - trust) * self.base
-        lead = shares @ self.leads + (1 - trust) * self.stranger
+        unlike = 1 - _total(shares)
+        row = shares @ self.probabilities + unlike * self.base
+        lead = shares @ self.leads + unlike * self.stranger
         best = self.stranger.argmax()
-        sure = np.minimum(row, row[..., best : best + 1] + lead)
-        kept = trust / (trust**2 + _DOUBT * (1 - trust) ** 2)  # the share of the trust that is left
-        level = self.level + kept * (_total(likely) - trust * self.level)
-        scale: _Floats = level / _total(row)
-        return row * scale, sure * scale
+        return row, np.minimum(row, row[..., best : best + 1] + lead)
 
-
-_DOUBT = 8.0
-"""The mean of P(correct) uses a reduced trust, whose odds are the trust's squared odds divided by
-this, because the largest trust of many tasks is too high. Of left-out questions with a trust of
-0.6, only a quarter were from known tasks; with 0.8, half."""
 
 _MARGIN = 0.75
 """Margin deducted from a model's lead: on a graded task, in standard errors over its questions; on
 another, in standard deviations between tasks."""
 
 
-def task_table(probabilities: _Floats, counts: _Floats, base: _Floats, best: int) -> TaskTable:
+def task_table(probabilities: _Floats, counts: _Floats, best: int) -> TaskTable:
     """Build a `TaskTable`.
 
     Args:
         probabilities: by task, then model; above 0.
         counts: number of outcomes for each; 0 if a base rate is used.
-        base: P(correct) by model, for a request of no graded task.
         best: index of the best single model.
     """
+    # An ungraded task is one more draw from the tasks: Laplace's rule, with tasks as the trials.
     # A task has full weight once its sampling error is below the spread between tasks, about 0.2.
-    means = np.average(probabilities, axis=0, weights=np.maximum(counts, 1e-9) / (counts + 6))
+    most = counts.max(axis=1)
+    weights = most / (most + 6)
+    base = (weights @ probabilities + 1) / (weights.sum() + 2)
     leads = probabilities - probabilities[:, best : best + 1]
     stranger = leads.mean(axis=0) - _MARGIN * leads.std(axis=0, ddof=1)
     # Standard error of a difference between two models whose answers correlate by one half.
     variances = probabilities * (1 - probabilities) / np.maximum(counts, 1)
     leads = leads - _MARGIN * np.sqrt(variances)
     leads[:, best] = stranger[best] = 1.0
-    return TaskTable(probabilities, base, float(means.sum()), leads, stranger)
+    return TaskTable(probabilities, base, leads, stranger)
