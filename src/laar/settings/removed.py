@@ -16,6 +16,7 @@ REMOVED_IN_0_4 = {
     "prefix.enabled": "delete it; engines that reuse no prefixes are found by their answers",
     "routing.compare": "a second picker with `routing.mode: shadow`, or `laar lab replay`",
     "routing.compare_share": "delete it, with `routing.compare`",
+    "share.history_s": "delete it; it is 60 s, three times the interval of snapshots",
     "routing.tpot_objectives_s": "delete it; `x-slo-ttft-ms` is the objective that is priced",
 }
 """What replaces each setting; of earlier releases the changelog says it."""

@@ -38,7 +38,12 @@ _MEMBERS = "`chat: {reasoning_effort: low}`"
 @declared(DirectorSettings)
 @declared(Enforcement)
 @declared(
-    StreamSettings, "list_models", "allow_policy_header", "conformance_headers", "gateway_lists"
+    StreamSettings,
+    "list_models",
+    "restore_names",
+    "allow_policy_header",
+    "conformance_headers",
+    "gateway_lists",
 )
 class Routing(Section):
     """Choice of an endpoint for each request."""

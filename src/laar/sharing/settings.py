@@ -31,5 +31,5 @@ class SharingSettings:
     lease_s: Annotated[float, Ge(1), Le(60)] = 3.0
     """Seconds of silence after which a picker's requests in flight no longer count. A picker
     sends something every third of this time."""
-    history_s: Annotated[float, Ge(5), Le(3600)] = 60.0
+    history_s: Annotated[float, FIXED] = 60.0
     """Seconds for which the store keeps records for starting pickers, besides the last snapshot."""

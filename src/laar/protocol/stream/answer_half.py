@@ -111,7 +111,8 @@ class AnswerHalf(StreamState):
         answer.names = (self.asked, self.target or "", own)
         reply = answer.replied(decision, event, read=read, stored=self.stores_answer)
         is_text = not event.encoded and (event.streamed or "json" in event.media_type)
-        if self.target is not None and self.asked and dialect.shows_answers and is_text:
+        restores = settings.restore_names and dialect.shows_answers and is_text
+        if self.target is not None and self.asked and restores:
             # An answer to a streaming request that says it is JSON may still be lines.
             whole = event.media_type == "application/json" and not decision.request.stream
             restorer = name_restorer(served=self.target, asked=self.asked, whole=whole)
