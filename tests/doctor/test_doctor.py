@@ -147,7 +147,13 @@ PROBLEMS = Problems()
 for each in Fault:
     PROBLEMS.report(each, "what is wrong")
 FLEET = {
-    "about": {"version": "0.0.1", "policy": "laar", "enforced": 0.25},
+    "about": {
+        "version": "0.0.1",
+        "policy": "laar",
+        "enforced": 0.25,
+        "holds": {"room": 70, "limit": 30},
+        "hold_s": {"enough": 213.4},
+    },
     "fleet": [
         {"endpoint": "10.0.0.1:1", "health": "ok"},
         {"endpoint": "10.0.0.2:1", "health": "stale"},
@@ -181,6 +187,9 @@ async def test_problems_that_the_picker_reports_become_findings(tmp_path):
         assert (about.level is Level.WARNING) == (fault is Fault.RESTART)
     assert "error: dns a.b: as versions before 0.4 say it" in texts
     assert any(text.startswith("warning: enforces 25%") for text in texts)
+    [(what, held)] = [each for each in by_what.items() if "30 of 100 turns" in each[0]]
+    assert "214 s would have been enough" in what
+    assert "timeout-ms: 428000" in held.remedy
     assert any("2 of 4 requests were code tasks in ja up to 8192 tokens" in text for text in texts)
     assert any("1 of 4 decisions are degraded" in text for text in texts)
     assert all(finding.remedy for finding in found if finding.level is not Level.OK)

@@ -66,6 +66,27 @@ def test_holds_that_end_together_count_once():
     assert bearing.limit_s(KIND, FIRST_S, MOST_S) == pytest.approx(10.4 * 1.01**-99)
 
 
+@pytest.mark.parametrize("limit_s", [0.0, 20.0, 60.0, 1e9])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_wait_that_is_enough_is_that_of_clients_who_wait_for_the_same_room(seed, limit_s):
+    rng, bearing, now = random.Random(seed), Bearing(), 0.0
+    held, patient, waits_s = [], [], []  # with the limit, and without one
+    for number in range(400):
+        now += rng.expovariate(0.2)
+        for old in [old for old in held if now - old.since > limit_s]:
+            bearing.ends(old, old.since + limit_s, has_room=False)
+            held.remove(old)
+        new = Hold(KIND, number, now, limit_s, session=f"{number}")
+        held.append(new)
+        patient.append(new)
+        if rng.random() < 0.3 * (1 + seed):
+            bearing.ends(held.pop(0), now, has_room=True)
+            waits_s.append(now - patient.pop(0).since)
+    waits_s = waits_s[-256:] + [now - old.since for old in patient if old not in held]
+    assert bearing.enough_s(now) == sorted(waits_s)[int(0.9 * len(waits_s))]
+    assert bearing.ended["room"] + bearing.ended["limit"] + len(held) == 400
+
+
 def test_no_client_shortens_the_holds_of_another_kind_or_tenant_or_its_own_to_nothing():
     bearing, good = Bearing(), KIND._replace(tenant="good")
     for number in range(20_000):

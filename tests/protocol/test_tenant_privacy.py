@@ -22,7 +22,10 @@ from support.directors import director_of
 from support.recorders import Recording
 
 PATH = {":path": "/v1/chat/completions", ":method": "POST"}
-PRIVATE = {"x-laar-cost-ms", "x-laar-ttft-ms", "x-laar-endpoint", "x-laar-overhead-us"}
+PRIVATE = {
+    *("x-laar-cost-ms", "x-laar-ttft-ms", "x-laar-held-ms"),
+    *("x-laar-endpoint", "x-laar-overhead-us"),
+}
 NEEDED = {"x-laar-model", "x-laar-reason", "x-laar-decision-id", "x-laar-tried-models"}
 
 
@@ -43,7 +46,7 @@ def told(director, *, tenant="", prompt="hello", at=0.0, **settings):
     stream.receive(RequestHeaders(head, False, Shape.GATEWAY), at)
     (ask,) = stream.receive(RequestBody(body, True), at)
     assert isinstance(ask, Ask)
-    stream.receive(Decided(director.decide(ask.request, at), 7), at)
+    stream.receive(Decided(director.decide(ask.request, at), 7, 0.5), at)
     answers = stream.receive(ResponseHeaders(200), at)
     (answer,) = (action for action in answers if isinstance(action, AnswerHeaders))
     stream.receive(Closed(), at + 0.5)

@@ -36,6 +36,7 @@ class Full:
         self.gateway, self.http, self.shape, self.beside = gateway, http, shape, beside
         self.sections = {"flow": flow, "share": share or {}}
         self.release = asyncio.Event()
+        self.held_ms = {}
         self.stack = AsyncExitStack()
 
     async def __aenter__(self):
@@ -71,6 +72,7 @@ class Full:
         url, named = self.envoy.url() + "/v1/chat/completions", {"x-laar-session": session}
         async with self.http.post(url, json=chat(session), headers=named) as answer:
             await answer.read()
+            self.held_ms[session] = float(answer.headers.get("x-laar-held-ms", 0))
             return answer.status
 
     async def hold(self, session):
@@ -88,11 +90,11 @@ class Full:
 async def test_a_session_without_room_is_held_and_then_admitted(gateway, http, shape, by_load):
     async with Full(gateway, http, shape, enabled=by_load) as full:
         two = await full.hold("two")
-        assert 0 < metric(full.runner, "laar_flow_missing_tokens") <= 10_240
         assert 0 < metric(full.runner, "laar_flow_missing_endpoints") <= 1
         full.release.set()
         assert await full.first == 200
         assert await two == 200
+        assert full.held_ms["two"] > full.held_ms["one"] == 0
         assert metric(full.runner, WAITING) == 0
         assert not full.runner.picker.admission.queue.sheds
 
@@ -111,6 +113,9 @@ async def test_an_explanation_shows_the_price_of_room_and_who_waits(gateway, htt
             card = await answer.json()
         assert card["counts"] == {"placed": 1, "waiting": 1}
         assert [each["session"] for each in card["waiting"]] == ["two"]
+        limit_s = metric(full.runner, 'laar_flow_hold_seconds{of="limit"}')
+        assert 0 < metric(full.runner, 'laar_flow_hold_seconds{of="now"}') < limit_s
+        assert card["hold_s"]["limit"] == card["waiting"][0]["longest_s"] == limit_s
         async with http.get(gateway.url("admin", "/fleet")) as answer:
             assert (await answer.json())["about"]["waiting_turns"] == 1
         full.release.set()

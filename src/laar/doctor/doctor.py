@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from importlib.metadata import version
-from math import inf, isnan
+from math import ceil, inf, isnan
 from typing import Any
 
 import aiohttp
@@ -55,6 +55,7 @@ _ASLEEP = "asleep, so it was not asked to answer"
 _DECISIONS = 200
 _Names = dict[str, list[str] | None]  # the model names that each address lists
 _LATE_S = 1.0
+_MAX_SHORT = 0.1  # share of held turns that may be sent without room
 _LOOPBACK = ("127.", "[::1]:", "localhost:")
 _NEAR_S = 0.05  # no round trip within a machine or a region takes as long
 _REFUSED = {
@@ -345,6 +346,7 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> Iterator[Finding]:
     if waiting := shown["about"].get("waiting_turns"):
         what = f"{waiting} turns wait for room in a cache: all caches are full"
         yield warning(where, what, Fault.NO_ROOM.fix)
+    yield from _patience(where, shown["about"])
     if shown["about"]["enforced"] < 1.0:
         what = f"enforces {shown['about']['enforced']:.0%} of its decisions; the rest are shadow"
         remedy = "once you trust them, set routing.mode: enforce and routing.enforce_share: 1"
@@ -356,6 +358,23 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> Iterator[Finding]:
     yield from sharing_findings(where, shown["about"].get("sharing"))
     counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "no endpoints"
     yield fine(where, f"laar {running}, policy {shown['about']['policy']}: {counts}")
+
+
+def _patience(where: str, about: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield whether turns of sessions would have had room if their clients waited for longer."""
+    holds, hold_s = about.get("holds") or {}, about.get("hold_s") or {}
+    short = holds.get("limit", 0)
+    if short > _MAX_SHORT * (total := short + holds.get("room", 0)):
+        enough_s = ceil(hold_s["enough"])
+        what = (
+            f"{short} of {total} turns that waited for room in a cache were sent "
+            f"without it; {enough_s} s would have been enough for 9 of 10"
+        )
+        remedy = (
+            f"let clients wait, and say so (x-envoy-upstream-rq-timeout-ms: {2000 * enough_s}), "
+            f"with `laar envoy --longest-hold {enough_s}` or more, or add endpoints"
+        )
+        yield warning(where, what, remedy)
 
 
 def _not_the_networks(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:

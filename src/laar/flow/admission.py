@@ -97,6 +97,7 @@ class Admission:
         sessions: the sessions whose contexts have a place.
         epoch_s: when the clock was 0, in seconds since 1970: with it, engines can compare the
             priorities that several pickers give. 0 for a lone picker.
+        bearing: how long clients bear to be held, and how their holds ended.
         on_turn: called with the slot, the prefix receipt and the context of each named turn that
             is sent; other pickers pass them to `heard`.
     """
@@ -117,7 +118,7 @@ class Admission:
         self._tickets = 0
         self._asked: Latest[str, tuple[float, float]] = Latest(_MAX_ASKED)  # first and last try
         self._turns: dict[str, Place] = {}  # by id of the decision
-        self._bearing = Bearing()
+        self.bearing = Bearing()
         self._held: dict[str, tuple[Hold, float]] = {}  # with its end, by id of the decision
 
     def use(self, settings: FlowSettings) -> None:
@@ -207,7 +208,8 @@ class Admission:
 
         outcomes, left = list[Outcome](), list[tuple[Item, Verdict]]()
         for item, verdict in self.queue.dispatch(now, admit, slot_of=slot_of, is_late=is_late):
-            if item.for_context and isinstance(verdict, RequestError):
+            has_room = not isinstance(verdict, RequestError)
+            if item.for_context and not has_room:
                 if outcomes and is_late():
                     left.append((item, verdict))
                     continue
@@ -217,7 +219,9 @@ class Admission:
                     verdict = error
             waited_s = max(0.0, now - item.arrival_s)
             if isinstance(verdict, Decision) and verdict.flight.admitted and self._teaches(item):
-                self._held[verdict.id] = self._hold_of(item), now
+                hold = self._hold_of(item)
+                self.bearing.ends(hold, now, has_room=has_room)
+                self._held[verdict.id] = hold, now
             outcomes.append(Outcome(ticket=item.id, verdict=verdict, waited_s=waited_s))
         self.queue.keep(left)
         return outcomes
@@ -226,7 +230,7 @@ class Admission:
         """Forget a waiting request whose client is gone, and learn how long that waited."""
         item = self.queue.cancel(ticket)
         if item is not None and self._teaches(item):
-            self._bearing.left(self._hold_of(item), now)
+            self.bearing.left(self._hold_of(item), now)
 
     def _teaches(self, item: Item) -> bool:
         """Return whether a hold, which was not cut short, shows what its client bears."""
@@ -234,14 +238,15 @@ class Admission:
 
     def _hold_of(self, item: Item) -> Hold:
         request, limit_s = item.request, item.hold_s or 0.0
-        return Hold(_kind(request), request.digest, item.arrival_s, limit_s)
+        session = _session(request) if request.session else str(item.id)
+        return Hold(_kind(request), request.digest, item.arrival_s, limit_s, session, item.reach)
 
     def _begins(self, item: Item, view: View, now: float) -> float:
         """Return how long a turn is held for room: briefly if all contexts worth it have some."""
         slots, settings = view.slots, self.queue.settings
         wanted = self.sessions.wanted_tokens(slots.tolist(), now) + item.tokens
         wanted += sum(each.tokens for each in self.waiting_contexts() if each.reach & item.reach)
-        hold_s = self._bearing.begins(self._hold_of(item))
+        hold_s = self.bearing.begins(self._hold_of(item))
         room = float(self._director.table.capacity_tokens[slots].sum())
         return min(hold_s, settings.min_hold_s) if wanted <= room else hold_s
 
@@ -328,15 +333,20 @@ class Admission:
         """Return how many sessions are admitted, and how many turns wait for admission."""
         return {"placed": len(self.sessions), "waiting": len(self.waiting_contexts())}
 
-    def missing_tokens(self) -> int:
-        """Return the tokens of the contexts that wait for a place."""
-        return sum(item.tokens for item in self.waiting_contexts())
+    def hold_s(self, now: float) -> dict[str, float]:
+        """Return the longest hold at present, the longest limit of one, and what was enough."""
+        waiting = self.waiting_contexts()
+        return {
+            "now": max((now - item.arrival_s for item in waiting), default=0.0),
+            "limit": max((item.hold_s or 0.0 for item in waiting), default=0.0),
+            "enough": self.bearing.enough_s(now),
+        }
 
     def missing_endpoints(self) -> float:
-        """Return `missing_tokens` as a number of endpoints; 0 if no cache size is known."""
-        table = self._director.table
+        """Return how many endpoints would hold the waiting contexts; 0 if sizes are unknown."""
+        table, tokens = self._director.table, sum(item.tokens for item in self.waiting_contexts())
         each_tokens = table.cache_tokens() / max(1, len(table))
-        return self.missing_tokens() / each_tokens if each_tokens > 0.0 else 0.0
+        return tokens / each_tokens if each_tokens > 0.0 else 0.0
 
     def explained(self, decision: Decision, now: float) -> dict[str, object]:
         """Return a previewed request's place and its price, and the sessions with a place.
@@ -365,6 +375,8 @@ class Admission:
         """Return the sessions that have a place and the turns that wait for one, for display."""
         return {
             "counts": self.session_counts(),
+            "hold_s": {of: round(each_s, 3) for of, each_s in self.hold_s(now).items()},
+            "holds": self.bearing.ended,
             "inside": self.sessions.shown(now, _SHOWN),
             "waiting": [
                 {
@@ -430,7 +442,7 @@ class Admission:
         else:
             most_s = envoys_s or usual_s if usual_s else 0.0
             first_s = min(usual_s, most_s)
-        return self._bearing.limit_s(_kind(request), first_s, most_s)
+        return self.bearing.limit_s(_kind(request), first_s, most_s)
 
     # -- room ----------------------------------------------------------------------------------
 
@@ -536,7 +548,7 @@ class Admission:
         place, attempt = self._turns.pop(decision.id, None), decision.flight.attempt
         held = self._held.pop(decision.id, None)
         if held is not None and begun:
-            self._bearing.borne(*held)
+            self.bearing.borne(*held)
         begun = begun or 2.0 * decision.uncached_tokens < decision.tokens
         if place is not None and (not begun or (attempt is not None and attempt.useless)):
             self.sessions.refused(place)

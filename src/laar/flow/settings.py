@@ -48,10 +48,9 @@ class FlowSettings:
     max_hold_s: Annotated[float, Applies.AFTER_RESTART, Ge(0), Le(3580)] = 60.0
     """Longest wait in seconds. Then a waiting request expires, even while no endpoint is known (a
     fleet scaled to zero), and a session's turn is sent even if there is no room for its context.
-    0 disables waiting. A client that says how long it waits is held for at most half of that.
-    Behind laar's Envoy a session's turn may wait for longer than this, up to `laar envoy
-    --longest-hold`: with a client that says so, or whose kind is seen to bear it.
-    Other gateways must wait for as long as this, or they send each held request elsewhere."""
+    0 disables waiting. Behind laar's Envoy a turn may wait for longer, up to `laar envoy
+    --longest-hold`, if its client says so or its kind is seen to bear it. Other gateways must
+    wait for as long as this, or they send each held request elsewhere."""
     max_prefill_s: Annotated[float, Gt(0), Le(3600)] = 2.0
     """Seconds of prefill in flight, as learned, that fill an endpoint. The default keeps its batch
     full between two decisions, and is short enough for the queue's order to matter. A request is

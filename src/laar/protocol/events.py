@@ -112,6 +112,7 @@ class Decided(Event):
 
     decision: Decision
     overhead_us: int
+    held_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -41,11 +41,11 @@ class StreamSettings:
     laar's Envoys with the same name (`laar envoy --tenant-header`)."""
     answers: Answers = Answers.AUTO
     """Which x-laar-* headers an answer carries. `all`: all of them. `ids`: all except
-    x-laar-cost-ms, x-laar-ttft-ms, x-laar-endpoint and x-laar-overhead-us. `none`: no header, so
-    clients can neither name the models that failed nor report outcomes. `auto`: `ids` for requests
-    that name a tenant, else `all`. Cost and TTFT reveal whether a prompt was sent before, even by
-    another tenant, and the endpoint is an internal address: hide them from tenants who do not trust
-    each other."""
+    x-laar-cost-ms, x-laar-ttft-ms, x-laar-held-ms, x-laar-endpoint and x-laar-overhead-us. `none`:
+    no header, so clients can neither name the models that failed nor report outcomes. `auto`: `ids`
+    for requests that name a tenant, else `all`. Cost and TTFT reveal whether a prompt was sent
+    before, even by another tenant, and the endpoint is an internal address: hide them from tenants
+    who do not trust each other."""
     by_tenant: bool = False
     """Whether prefixes are tracked separately for each tenant (flow.tenant_header names it). Set it
     if tenants do not trust each other: then neither the choice of endpoint nor its speed reveals

@@ -209,6 +209,8 @@ class Picker:
             "calibrated": self.learning.calibrated(self.table.models),
             "sharing": self.sharer.shown() if self.sharer else None,
             "waiting_turns": len(gate.waiting_contexts()) if gate else 0,
+            "holds": gate.bearing.ended if gate else {},
+            "hold_s": gate.hold_s(self.clock()) if gate else {},
             "waiting": gate.queue.waiting if gate else 0,
             "drained": sorted(self.table.drained),
         }

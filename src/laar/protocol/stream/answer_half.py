@@ -126,6 +126,7 @@ class AnswerHalf(StreamState):
                 settings.answers,
                 shadow=self.shadow,
                 overhead_us=self.overhead_us,
+                held_s=self.held_s,
                 ignored=self.ignored_header,
             )
             if decision.parts:

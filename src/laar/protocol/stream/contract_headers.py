@@ -25,7 +25,13 @@ _ALL, _AUTO, _IDS, _NONE = (names.Answers(name) for name in ("all", "auto", "ids
 
 
 def headers_of_answer(
-    decision: Decision, answers: names.Answers, *, shadow: bool, overhead_us: int, ignored: str
+    decision: Decision,
+    answers: names.Answers,
+    *,
+    shadow: bool,
+    overhead_us: int,
+    ignored: str,
+    held_s: float = 0.0,
 ) -> list[tuple[str, str]]:
     """Return the headers that clients get with an answer.
 
@@ -34,6 +40,7 @@ def headers_of_answer(
         answers: which headers to send.
         shadow: the decision was not enforced, so send only what is needed to look it up.
         overhead_us: microseconds that the decision took, without waits.
+        held_s: how long the request was held before the decision.
         ignored: name of a header of the client that the settings do not allow; empty if none.
     """
     if answers is _NONE:
@@ -58,6 +65,8 @@ def headers_of_answer(
         return headers
     headers.append((names.ENDPOINT, flight.address))
     headers.append((names.OVERHEAD_US, str(overhead_us)))
+    if held_s:
+        headers.append((names.HELD_MS, f"{held_s * 1000.0:.0f}"))
     if decision.view is not None and (terms := decision.view.terms) is not None:
         at = decision.position
         latency_s = terms.latency_s.item(at)

@@ -409,7 +409,7 @@ class RequestHalf(StreamState):
             request.marks = request.marks.read or None
         if len(question) > 2 * _KEPT_CHARS:
             request.question = question[:_KEPT_CHARS] + question[-_KEPT_CHARS:]
-        self.overhead_us = event.overhead_us
+        self.overhead_us, self.held_s = event.overhead_us, event.held_s
         if self.shadow:
             return self._stand_aside(out, self.asked)
         attempts = attempts_of(

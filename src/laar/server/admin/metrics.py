@@ -138,6 +138,10 @@ class _Scrape:
     def endpoints(self) -> _Columns:
         return _Columns(self._picker)
 
+    def hold_s(self) -> _Series:
+        gate = self._picker.admission
+        return gate.hold_s(self._picker.clock()).items() if gate else ()
+
     def endpoints_by_health(self) -> _Series:
         picker = self._picker
         return sorted(picker.observability.page.health(picker.clock()).items())

@@ -201,7 +201,7 @@ class Exchange(Handler):
         finally:
             self._held = None
         spent_s = self._processor.clock() - received - waited_s
-        return Decided(decision, self._processor.metrics.decided_in(spent_s))
+        return Decided(decision, self._processor.metrics.decided_in(spent_s), waited_s)
 
     def _go_on_without(self) -> None:
         """Let the request continue after an internal error; end the stream if no answer is due."""

@@ -160,12 +160,13 @@ addEventListener("hashchange", goTo);
 
 // -- sessions -----------------------------------------------------------------------------------
 
-function showSessions({ counts, inside = [], waiting: held = [] }) {
+function showSessions({ counts, holds, hold_s: times, inside = [], waiting: held = [] }) {
   $("#sessions").hidden = !counts?.placed && !counts?.waiting;
   if (!counts) return;
-  $("#sessions-of").textContent = `${counts.placed} with a place in a cache, ${counts.waiting} waiting for a place`;
+  $("#sessions-of").textContent = `${counts.placed} with a place in a cache, ${counts.waiting} waiting for a place`
+    + (holds.limit ? `; ${holds.limit} were sent without one, and 9 of 10 turns would have had one after ${seconds(times.enough)}` : "");
   table("#sessions", [
-    ...held.map((s) => row([s.session || "no name", "waits", "-", count(s.tokens), seconds(s.waited_s), "-"],
+    ...held.map((s) => row([s.session || "no name", "waits", "-", count(s.tokens), `${seconds(s.waited_s)} of ${seconds(s.longest_s)}`, "-"],
       { classes: { 1: "warn" } })),
     ...inside.map((s) => row([s.session || "no name", s.busy ? `${s.busy} in flight` : "idle", s.endpoint,
       count(s.tokens), s.busy ? "-" : seconds(s.idle_s), seconds(s.reread_s)])),
