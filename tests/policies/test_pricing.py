@@ -35,7 +35,7 @@ ENGINE = EndpointConstants(
 )
 ASKED = Asked(ahead_s=each(0.7), since=each(NOW), free_at=each(NOW), load=each(0.0), came=each(0.0))
 INPUTS = PricingInputs(
-    weights=CostWeights(aim="answer"),  # counts all seconds at face value
+    weights=CostWeights(aim="answer"),
     now=NOW,
     objective_s=None,
     tokens=each(1000),
@@ -74,16 +74,15 @@ def test_each_field_of_a_price_matches_a_hand_calculation():
 
 @pytest.mark.parametrize("aim", AIMS)
 def test_an_aim_weighs_what_crowding_adds_after_first_tokens_and_who_comes_meanwhile(aim):
-    after, coming = AIMS[aim]
+    after, during, coming = AIMS[aim]
     busy = replace(INPUTS, rate=2.0, again=None, asked=ASKED._replace(load=each(0.8), came=each(9)))
     plain, aimed = price(busy), price(replace(busy, weights=CostWeights(aim=aim)))
     assert aimed.ttft_s.tolist() == plain.ttft_s.tolist()
     assert aimed.latency_s.tolist() == plain.latency_s.tolist()
-    assert (plain.own_s - aimed.own_s).tolist() == pytest.approx(
-        [(1 - after) * (3.2 / 0.2 - 3.0)] * 2
-    )
-    in_flight_s = 1.8 + 0.2
-    expected_s = after * in_flight_s + coming * (plain.others_s - in_flight_s)
+    own_s = 2 * (2.5 + 0.75) + 3.0 + after * (3.2 / 0.2 - 3.0)
+    assert aimed.own_s.tolist() == pytest.approx([own_s] * 2)
+    coming_s = plain.others_s - price(replace(busy, rate=0.0)).others_s
+    expected_s = during * 1.8 + after * 0.2 + coming * coming_s
     assert aimed.others_s.tolist() == pytest.approx(expected_s.tolist())
 
 

@@ -40,24 +40,25 @@ _MAX_PENALTY = 1e100  # keeps costs finite however often a model was tried
 
 
 class Aim(NamedTuple):
-    """What a fleet is for, as weights of seconds.
+    """What a fleet is for, as weights of seconds; the first two are 1 while nothing prefills.
 
     Args:
-        after: weight, in overload, of a second by which others delay an answer after its first
-            token, both of the request and of those that it slows down; 1 while nothing prefills.
+        after: weight, in overload, of a second that company adds after a first token.
+        during: the same of a second by which a prefill delays requests in flight.
         coming: factor on the seconds that requests yet to come will wait for a prompt.
     """
 
     after: float
+    during: float
     coming: float
 
 
 AimName = Literal["all", "answer", "first-token"]
 
 AIMS: Mapping[AimName, Aim] = {
-    "all": Aim(0.1, 1.0),
-    "answer": Aim(1.0, 1.0),
-    "first-token": Aim(0.1, 2.0),
+    "all": Aim(0.1, 0.1, 1.0),
+    "answer": Aim(0.1, 1.0, 1.0),
+    "first-token": Aim(0.1, 0.1, 2.0),
 }
 """Aims by name. Chosen in the lab (`overload`), on other requests than those that judge them."""
 

@@ -5,16 +5,16 @@
     own    = 2 * (k_rtt * rtt + base + prefill * (1 + s * n) + k_queue * wait)
              + answer + after * ((answer + b * n) / (1 - load) - answer)
     others = k_delay * (work + evicted + after * b * n + 2 * (4 * queued + for_cache))
-    work   = prefill * (after * (s + w) * n + coming * 2 * later)
+    work   = prefill * (during * (s + w) * n + coming * 2 * later)
     evicted = r * (2 * prefill * (1 + s * n) + work)
 
 `prefill` is the time for the uncached part of the prompt at this endpoint, including the effect of
 its context; `wait` the prompts ahead of it (and, in a full engine, the wait for a slot and for
 room in its cache), `answer` the time of its answer alone, `load` the share of time that the
 endpoint spends on prefill. The constants are learned (`laar.speeds.engines`). A second before the
-first token is counted twice: for that token, and for the end. `after` and `coming` depend on the
-aim (`laar.core.cost.AIMS`). With both 1, overloaded fleets serve short prompts at few endpoints,
-where answers are fast, and long prompts wait for each other at the rest.
+first token is counted twice: for that token, and for the end. `after`, `during` and `coming` depend
+on the aim (`laar.core.cost.AIMS`). With all 1, overloaded fleets serve short prompts at few
+endpoints, where answers are fast, and long prompts wait for each other at the rest.
 
 * `n` other requests are in flight there. Each makes this answer `2 b` longer, but only half of that
   is counted, as an answer in flight is half done on average. Each is slowed down as much by this

@@ -25,7 +25,10 @@ MAX_LOAD = 0.8
 # there are few endpoints.
 _ZERO, _HALF, _ONE, _FIRST = map(np.array, (0.0, 0.5, 1.0, FIRST))
 _MAX_LOAD, _FEW_CAME = map(np.array, (MAX_LOAD, FEW_CAME))
-_AIMS = {name: (np.array(of.after), np.array(FIRST * of.coming)) for name, of in AIMS.items()}
+_AIMS = {
+    name: tuple(map(np.array, (of.after, of.during, FIRST * of.coming)))
+    for name, of in AIMS.items()
+}
 
 PATIENT, URGENT = 0.05, 4.0
 """Weights of a second of waiting, before and after the client's objective has passed."""
@@ -169,7 +172,7 @@ def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInpu
 def price(of: PricingInputs) -> Price:
     """Return the price of the request at each candidate."""
     weights, engine, asked, rtt = of.weights, of.engine, of.asked, of.rtt_s
-    after, coming = _AIMS[weights.aim]
+    after, during, coming = _AIMS[weights.aim]
     s, w, b, c = engine.s, engine.w, engine.b, engine.c
     base = engine.base_s + engine.e * of.seconds_per_token * of.tokens
     n = of.in_flight
@@ -191,7 +194,8 @@ def price(of: PricingInputs) -> Price:
     mean_load = float(np.add.reduce(asked.load)) / len(asked.load)
     load = (asked.load * asked.came + FEW_CAME * mean_load) / (asked.came + _FEW_CAME)
     idle = _ONE - np.minimum(_MAX_LOAD, engine.cw * load)
-    after = _ONE - (_ONE - after) * min(1.0, mean_load / MAX_LOAD)  # aims matter under load
+    busy = min(1.0, mean_load / MAX_LOAD)  # aims matter under load
+    after, during = _ONE - (_ONE - after) * busy, _ONE - (_ONE - during) * busy
     slower, beside, half_prefill = s * n, b * n, _HALF * prefill
     slowed_prefill = prefill * slower
     answer = engine.answer_s + beside
@@ -202,7 +206,7 @@ def price(of: PricingInputs) -> Price:
     first = alone + wait
 
     later = of.rate * (w * (wait + half_prefill) / idle + s * half_prefill)
-    work = prefill * (after * (slower + w * n) + coming * later)
+    work = prefill * (during * (slower + w * n) + coming * later)
     once = prefill + slowed_prefill
     evicted = np.zeros(len(n))
     if (r := of.again) is not None:
