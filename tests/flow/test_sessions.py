@@ -455,16 +455,34 @@ def test_a_client_with_a_timeout_of_its_own_is_held_for_less_once_it_has_asked_a
     assert held == [1]
 
 
-def test_turns_are_held_briefly_if_all_contexts_that_are_worth_it_have_room_somewhere():
-    picker = Picker("a", "b", by_load=False)
-    for name, tokens in (("one", 4_000), ("two", 4_000)):
-        picker.ask(0.0, session=name, tokens=tokens)  # one at each endpoint, in flight
-    held = picker.ask(1.0, session="three", tokens=4_000)
-    assert not isinstance(held, Decision)
-    assert not picker.dispatch(5.9)
-    assert len(picker.dispatch(6.1)) == 1
-    picker.ask(7.0, session="four", tokens=4_000)  # does not fit
-    assert not picker.dispatch(60.0)
+@pytest.mark.parametrize("seed", range(6))
+def test_no_turn_is_held_for_long_while_all_contexts_fit_somewhere(seed):
+    rng, most = random.Random(seed), dict[str, int]()
+    picker = Picker(*"abcd"[: rng.randint(2, 4)], by_load=False)
+    room = 0.75 * picker.director.table.cache_tokens()
+    while sum(most.values()) + (size := rng.randint(500, 5_000)) <= room:
+        most[f"{len(most)}"] = size
+    due, sizes = {name: rng.uniform(0.0, 5.0) for name in most}, dict.fromkeys(most, 200)
+    held, running, longest_s = {}, [], 0.0
+    for now in np.arange(0.0, 120.0, 0.25).tolist():
+        begun = [(*held.pop(each.ticket), each.verdict) for each in picker.flow.dispatch(now)]
+        for name in [name for name, at in due.items() if at <= now]:
+            del due[name]
+            answer = picker.flow.ask(turn_of(name, story(name), sizes[name]), now)
+            if isinstance(answer, Decision):
+                begun.append((name, now, answer))
+            else:
+                held[answer] = name, now
+        for name, since, decision in begun:
+            longest_s = max(longest_s, now - since)
+            running.append((now + rng.uniform(0.5, 4.0), name, decision))
+        for turn in [turn for turn in running if turn[0] <= now]:
+            running.remove(turn)
+            picker.end(turn[2], now)
+            due[turn[1]] = now + rng.choice((0.1, rng.uniform(0.0, 20.0)))
+            sizes[turn[1]] = min(most[turn[1]], sizes[turn[1]] * 3 // 2)
+    longest_s = max([longest_s, *(now - since for _, since in held.values())])
+    assert longest_s <= 5.25  # `min_hold_s`, and a step
 
 
 def test_a_clients_objective_bounds_its_wait():
