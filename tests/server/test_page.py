@@ -1,6 +1,7 @@
 """The live page in a real Chromium; skipped with install instructions if there is none."""
 
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 HOSTILE = "<img src=x onerror=document.title='owned'>"
+MARKUP = ("<script>document.title='owned'</script>", '"><svg/onload=document.title="owned">')
+NAMES = (HOSTILE, *MARKUP, "__proto__", "constructor", "m" * 200, "a name" * 30, "a", "qwen3-8b")
 ENTER = "\ue007"
 
 
@@ -97,6 +100,41 @@ async def test_names_are_shown_as_plain_text_and_prompts_are_never_shown(page):
     await shows(page, "#list", HOSTILE)
     assert await page.run("return [document.title, document.images.length]") == ["laar", 0]
     assert PROMPT.strip() not in await page.run("return document.documentElement.outerHTML")
+
+
+@pytest.mark.parametrize("number", [0, 1, 5, 50, 500])
+async def test_a_fleet_of_any_size_fits_the_screen_whatever_its_names(tmp_path, chromium, number):
+    rng = random.Random(number)
+    fleet = [
+        (f"10.9.{i // 250}.{i % 250}:8000", rng.choice(NAMES), rng.choice(NAMES))
+        for i in range(number)
+    ]
+    listed = tmp_path / "endpoints.yaml"
+    listed.write_text("endpoints: []")
+    watched = watched_picker(tmp_path, fleet, endpoints_file=str(listed))
+    async with watched as (runner, url), window(chromium) as browser:
+        for address, _, _ in rng.sample(fleet, number * 9 // 10):
+            used = {"waiting": rng.choice([0.0, 0.0, 7.0]), "kv_usage": rng.random()}
+            read(runner, address, running=rng.randrange(9), **used)
+        for i in range(min(number, 20)):
+            settle(runner, ask(runner, id=rng.choice(NAMES)), status=rng.choice([200, 200, 500]))
+            ask(runner, id=f"{i}")
+        for width in (1280, 390):
+            screen = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 600}
+            await browser.emulate("Emulation.setDeviceMetricsOverride", **screen)
+            await browser.open(url)
+            await shows(browser, "#glance-of", f"{number} endpoint")
+            assert await browser.run("return document.documentElement.scrollWidth") <= width
+            tiles = await browser.run(
+                "return [...document.querySelectorAll('#glance li')].map("
+                "(e) => [e.title.split(', ')[0], e.getBoundingClientRect().toJSON()])"
+            )
+            assert sorted(name for name, _ in tiles) == sorted(address for address, _, _ in fleet)
+            assert all(at["width"] > 9 and 0 <= at["left"] <= width - 9 for _, at in tiles)
+            loaded = "[document.title, document.images.length, document.scripts.length]"
+            assert await browser.run(f"return {loaded}") == ["laar", 0, 2]
+            await keep(browser, f"fleet-{number}-{width}")
+        assert await browser.errors() == []
 
 
 async def test_a_lost_picker_is_reported_and_a_returning_one_is_found(page, monkeypatch):

@@ -237,7 +237,8 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
 
 def _room(sessions: Mapping[str, Any]) -> str:
     """Describe the cost of room for a session's context; "" if free and no session needs any."""
-    inside, waiting, price = sessions["inside"], sessions["waiting"], sessions["price"]
+    inside, price = sessions["inside"], sessions["price"]
+    waiting = [request for request in sessions["waiting"] if request["for_context"]]
     if sessions["has_place"]:
         said = "its session's context has a place in a cache"
     elif price is None:

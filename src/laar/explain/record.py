@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from laar.core.cost import Terms
 from laar.core.decision import Completion, Decision
 from laar.core.eligible import in_all
 from laar.core.filters import MAX_FAILURES, MAX_KV_USAGE
@@ -114,8 +115,8 @@ def _rows(record: DecisionRecord, *, ranked: bool) -> tuple[int, list[dict[str, 
         return 0, [_endpoint(record.specs[decision.slot])]
     by_name = _columns(decision, view, decision.scores)
     if ranked and not view.knows_outcomes:
-        if "cost_s" in by_name and view.wrong_s is None:
-            by_name["cost_s"] = by_name["cost_s"] * view.probability
+        if view.terms is not None:
+            by_name["cost_s"] = shown_cost_s(view, view.terms)
         by_name["probability"] = np.full(len(view.slots), None)
     names, columns = tuple(by_name), list(by_name.values())
     slots, model_id = view.slots, view.model_id
@@ -137,6 +138,12 @@ def _rows(record: DecisionRecord, *, ranked: bool) -> tuple[int, list[dict[str, 
             if cause is not None:
                 row["why"] = why
     return picked, rows
+
+
+def shown_cost_s(view: View, terms: Terms) -> Floats:
+    """Return the costs; unless outcomes are known, they contain no chance of a wrong answer."""
+    judged = view.knows_outcomes or view.wrong_s is not None
+    return terms.cost_s if judged else terms.cost_s * view.probability
 
 
 def _columns(of: Decision, view: View, scores: Floats) -> dict[str, Floats]:

@@ -23,6 +23,7 @@ import sys
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 
 import numpy as np
 
@@ -372,7 +373,7 @@ class Admission:
         }
 
     def shown(self, now: float) -> dict[str, object]:
-        """Return the sessions that have a place and the turns that wait for one, for display."""
+        """Return the sessions that have a place, and the requests that wait, the longest first."""
         return {
             "counts": self.session_counts(),
             "hold_s": {of: round(each_s, 3) for of, each_s in self.hold_s(now).items()},
@@ -384,8 +385,9 @@ class Admission:
                     "tokens": item.tokens,
                     "waited_s": round(now - item.arrival_s, 3),
                     "longest_s": round(item.hold_s or 0.0, 3),
+                    "for_context": item.for_context,
                 }
-                for item in self.waiting_contexts()[:_SHOWN]
+                for item in islice(self.queue.items(), _SHOWN)
             ],
         }
 

@@ -17,18 +17,20 @@ import numpy as np
 from laar.core.director import Director
 from laar.core.filters import MAX_FAILURES, MAX_KV_USAGE, STALE_S
 from laar.explain.decision_record import DecisionRecord
+from laar.explain.record import shown_cost_s
 from laar.fleet.endpoints import Floats, Reading
 from laar.latest import Latest
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.problems import Events, Problems
 
-MAX_FLEET = 200
+MAX_FLEET = 500
 """Maximum number of endpoints shown; in a larger fleet, the busiest and those with problems."""
 
 SHOWN_DECISIONS = 12
 _WINDOW = 1000
 """Number of decisions for percentiles and shares: enough for a p99, and only 3 ms per frame."""
 
+_PRICED = 200  # decisions whose costs are shown by model
 _RECENT = 64  # decisions averaged for an endpoint's P(correct)
 _PROBLEMS = 50
 _SHOWN_FAILURES = 5
@@ -36,6 +38,7 @@ _UNREAD = (math.nan, math.nan, math.nan)
 _HIT_WEIGHT = 0.3  # weight of the latest scrape in an engine's hit rate
 _MAX_HIT_RATES = 20_000  # as many endpoints as one selector may match
 SLOW_PACE = 1.5  # smaller differences are normal variation of load
+_TERMS = ("rtt_s", "base_s", "prefill_s", "queue_s", "latency_s")
 _POINTS = 80  # points in the plot of predicted against measured values
 
 
@@ -91,8 +94,7 @@ class PageModel:
             "ttft_s": _percentiles(a.end.ttft_s for a in records if a.end),
             "latency_s": _percentiles(a.end.latency_s for a in records if a.end and a.end.ok),
             "reasons": Counter(a.decision.reason for a in records),
-            "models": Counter(a.answered or a.decision.model for a in records),
-            "endpoints": Counter(a.served or a.decision.address for a in records),
+            "choices": _choices(records[:_PRICED]),
             "failed": sum(1 for a in records if a.end and not a.end.ok),
             "failures": _failures(records),
             "predicted": _predicted(records),
@@ -179,6 +181,22 @@ class PageModel:
             return "stale"
         over = table.waiting[slot] > self.director.settings.max_waiting
         return "saturated" if over or table.kv_usage[slot] > MAX_KV_USAGE else "ok"
+
+
+def _choices(records: Sequence[DecisionRecord]) -> dict[str, dict[str, float]]:
+    """Return, by model, how many decisions there are, how many have a cost, and sums of terms."""
+    found: dict[str, dict[str, float]] = {}
+    for record in records:
+        decision, view = record.decision, record.decision.view
+        names = ("decisions", "priced", "cost_s", *_TERMS)
+        sums = found.setdefault(record.answered or decision.model, dict.fromkeys(names, 0.0))
+        sums["decisions"] += 1
+        if view is not None and (terms := view.terms) is not None:
+            sums["priced"] += 1
+            sums["cost_s"] += float(shown_cost_s(view, terms)[decision.position])
+            for term in _TERMS:
+                sums[term] += float(getattr(terms, term)[decision.position])
+    return found
 
 
 def _failures(records: Sequence[DecisionRecord]) -> list[dict[str, object]]:

@@ -54,17 +54,25 @@ function table(selector, rows) {
 
 // -- the fleet ----------------------------------------------------------------------------------
 
+const MOST_ROWS = 60;
+const OUT = new Set(["failing", "on trial", "unreachable"]);
+const FINE = new Set(["ok", "not read"]);
+const load = (e) => (e.in_flight || 0) + (e.waiting || 0);
+const trouble = (e) => OUT.has(e.health) ? 2 : FINE.has(e.health) ? 0 : 1;
+
 function showFleet(frame) {
-  const shown = frame.fleet.length < frame.fleet_total ? `${frame.fleet.length} of ` : "";
-  $("#fleet-count").textContent = `${shown}${frame.fleet_total}`;
-  showHeat(frame.fleet);
   const wanted = $("#fleet-find").value.trim().toLowerCase();
   const fits = (e) => [e.endpoint, e.health, e.fault, e.model, e.region].join(" ").toLowerCase().includes(wanted);
-  table("#fleet", frame.fleet.filter(fits).map((e) => row([
+  const found = frame.fleet.filter(fits);
+  const rows = found.length <= MOST_ROWS ? found
+    : found.slice().sort((a, b) => trouble(b) - trouble(a) || load(b) - load(a)).slice(0, MOST_ROWS);
+  $("#fleet-count").textContent = rows.length === frame.fleet_total ? `${rows.length}`
+    : `${rows.length} of ${frame.fleet_total}${rows.length < found.length ? ", those with problems and the busiest first" : ""}`;
+  table("#fleet", rows.map((e) => row([
     e.endpoint, e.fault ? `${e.health}: ${e.fault}` : e.health, e.model, e.region || "-", seconds(e.rtt_s), count(e.in_flight),
     count(e.queued_tokens), count(e.waiting), share(e.kv_usage), share(e.hit_rate),
     probability(e.probability), probability(e.answers), age(e.read_age_s),
-  ], { classes: { 1: { ok: "good", unreachable: "bad", failing: "bad" }[e.health] ?? "warn" } })));
+  ], { classes: { 1: ["good", "warn", "bad"][e.health === "not read" ? 1 : trouble(e)] } })));
 }
 
 // -- decisions ----------------------------------------------------------------------------------
@@ -96,10 +104,11 @@ function longest(shown) {
   return Math.min(5 * costs[0], Math.max(...costs)) || 1;
 }
 
+// A bar for each of the best candidates, with what it costs and whose it is.
 function summaryBars(decision) {
   const bars = element("span", undefined, "bars");
   const best = decision.candidates.slice(0, 3).filter((c) => known(c.cost_s));
-  bars.append(...best.map((c) => bar(c, longest(best))));
+  for (const c of best) bars.append(bar(c, longest(best)), element("b", seconds(c.cost_s)), element("span", c.model));
   return bars;
 }
 
@@ -229,25 +238,29 @@ function showDecisions(frame) {
 
 // -- the rest -----------------------------------------------------------------------------------
 
-function figure(name, value, note) {
+function figure(name, value, note, curve) {
   const made = element("div");
   const dd = element("dd", value);
   if (note) dd.append(element("small", note));
   made.append(element("dt", name), dd);
+  if (curve) dd.append(curve);
   return made;
 }
 
 function showFigures(frame) {
-  const times = (name, t) => t.n
-    ? figure(name, seconds(t.p50), `p90 ${seconds(t.p90)}, p99 ${seconds(t.p99)}, of ${t.n}`)
-    : figure(name, "-", "none measured yet");
+  const times = (name, t, key) => t.n
+    ? figure(name, seconds(t.p50), `p90 ${seconds(t.p90)}, p99 ${seconds(t.p99)}, of ${t.n}`, curve(key))
+    : figure(name, "-", "none measured yet", curve(key));
+  const judged = frame.retries.ttca_s;
+  const cached = frame.predicted.cached_share;
   $("#figures").replaceChildren(
-    figure("Decisions a second, now", known(frame.rate) ? frame.rate.toFixed(1) : "-",
-      `${count(frame.decisions_total)} since the start`),
-    times("Time to first token", frame.ttft_s),
-    times("Whole answer", frame.latency_s),
-    times("Time to a correct answer", frame.retries.ttca_s),
-    figure("Failed", `${frame.failed}`, `of the last ${frame.window}${mostly(frame.failures)}`),
+    figure("Requests a second", known(frame.rate) ? frame.rate.toFixed(1) : "-",
+      `${count(frame.decisions_total)} since the start`, curve("rate")),
+    times("Time to first token", frame.ttft_s, "ttft_s"),
+    judged.n ? times("Time to a correct answer", judged, "ttca_s") : times("Whole answer", frame.latency_s),
+    figure("Prompt found in caches", cached.n ? share(cached.measured_p50) : "-",
+      cached.n ? `median of ${cached.n} answers` : "none measured yet", curve("hits")),
+    figure("Failed", `${frame.failed}`, `of the last ${frame.window}${mostly(frame.failures)}`, curve("failed")),
   );
 }
 
@@ -258,7 +271,6 @@ function mostly([most] = []) {
 
 // -- what is wrong, in a sentence ------------------------------------------------------------------
 
-const OUT = new Set(["failing", "on trial", "unreachable"]);
 const clock = (s) => new Date(s * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
 
 // First models without a working endpoint, then endpoints that are out, then failures.
@@ -272,7 +284,7 @@ function headline(frame) {
   };
   const some = (list) => list.slice(0, 3).map(why).join("; ") + (list.length > 3 ? `; and ${list.length - 3} more` : "");
   const failed = (model) => {
-    const n = frame.failures.filter((f) => !model || f.model === model).reduce((sum, f) => sum + f.count, 0);
+    const n = !model ? frame.failed : frame.failures.filter((f) => f.model === model).reduce((sum, f) => sum + f.count, 0);
     return n ? ` ${n} of the last ${frame.window} requests failed${model ? " for it" : mostly(frame.failures)}.` : "";
   };
   const models = [...new Set(out.map((e) => e.model))];
@@ -315,6 +327,7 @@ function showHeadline(frame) {
     li.append(time, what);
     return li;
   }));
+  if (!frame.events.length) $("#events").append(element("li", "None yet.", "note"));
 }
 
 // -- what to do -----------------------------------------------------------------------------------
@@ -367,7 +380,6 @@ function showRest(frame) {
     : "Report outcomes (POST /outcomes) to see the time to a correct answer.";
   const ranked = (counts) => Object.entries(counts).sort((a, b) => b[1] - a[1]).slice(0, 12);
   table("#reasons", ranked(frame.reasons).map(([name, n]) => row([name, `${n}`])));
-  showShares(frame);
   const problems = Object.entries(frame.problems);
   $("#problems").hidden = !problems.length;
   const items = problems.map(([source, p]) => {
@@ -408,6 +420,9 @@ function show(frame) {
   $("#uncalibrated").hidden = about.calibrated !== false;
   showHeadline(frame);
   showFigures(frame);
+  showGlance(frame);
+  showWaiting(frame);
+  showChoices(frame);
   showFleet(frame);
   showDecisions(frame);
   showPredicted(frame);
