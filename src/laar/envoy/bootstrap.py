@@ -396,16 +396,9 @@ def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[A
         )
 
     for silence_s in (*names.BEGINS_S, names.SILENCE_S, None):
-        key = names.DESTINATION if silence_s is None else names.PATIENCE
-        value = (
-            {"present_match": True}
-            if silence_s is None
-            else {"string_match": {"exact": str(silence_s)}}
-        )
-        metadata = [_part("metadata_match", key=key, value=value)]
         yield route(
             "other",
-            {"prefix": "/", "dynamic_metadata": metadata},
+            _decided(silence_s),
             silence_s=math.inf if silence_s is None else names.SILENCE_S,
             begin_s=silence_s if silence_s in names.BEGINS_S else 0,
             is_decided=True,
@@ -418,6 +411,16 @@ def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[A
         yield route("inference", match, repeats=repeats, failed=failed)
     yield route("other", {"prefix": "/", "headers": _part("is_safe")}, repeats=True)
     yield route("other", {"prefix": "/"})
+
+
+def _decided(silence_s: int | None) -> dict[str, Any]:
+    """Return the match of decided requests: of those with this patience, or of all."""
+    if silence_s is None:
+        metadata = _part("metadata_match", key=names.DESTINATION, value={"present_match": True})
+    else:
+        value = {"string_match": {"exact": str(silence_s)}}
+        metadata = _part("metadata_match", key=names.PATIENCE, value=value)
+    return {"prefix": "/", "dynamic_metadata": [metadata]}
 
 
 def _tls_matches(options: BootstrapOptions) -> Iterator[Any]:

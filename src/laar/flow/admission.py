@@ -179,18 +179,24 @@ class Admission:
         try:
             decision = self._director.decide(request, now, room, priority if self.by_load else None)
         except NoRoomError as full:
-            item = self._item(request, now, full.view, waits=True)
-            if for_context:
-                hold_s = self._begins(item, full.view, now)
-                earlier_s = self._waited_s(key, now, hold_s)
-                item = replace(item, for_context=True, earlier_s=earlier_s, hold_s=hold_s)
-            return self._hold(item, now)
+            return self._without_room(request, full.view, now, key if for_context else None)
         except RequestError as error:
             if not self.by_load or not may_come(error, request):
                 raise
             return self._hold(self._item(request, now), now)
         self._count(decision, now)
         return decision
+
+    def _without_room(
+        self, request: Request, view: View, now: float, key: str | None
+    ) -> Decision | int:
+        """Enqueue a request; with a `key`, until a cache has room for that session's context."""
+        item = self._item(request, now, view, waits=True)
+        if key is not None:
+            hold_s = self._begins(item, view, now)
+            earlier_s = self._waited_s(key, now, hold_s)
+            item = replace(item, for_context=True, earlier_s=earlier_s, hold_s=hold_s)
+        return self._hold(item, now)
 
     def dispatch(self, now: float, is_late: Callable[[], bool] = lambda: False) -> list[Outcome]:
         """Dispatch the requests that can be sent; return the outcomes since the last call.

@@ -240,13 +240,8 @@ class Queue(Generic[T]):
                 verdict = admit(item, self._shorts > (not item.is_long))
                 heads.pop(name, None)
                 if verdict is not None:
-                    self._remove(item, charge=True)
-                    self._charge_elsewhere(band, item, slot_of(verdict))
+                    self._leaves(band, item, slot_of(verdict), now)
                     self._verdicts.append((item, verdict))
-                    self.dispatched += 1
-                    if self._left_s is not None:
-                        self._gap_s += 0.1 * (now - self._left_s - self._gap_s)
-                    self._left_s = now
                     if is_late():
                         self._more = True
                         return self._hand_out()
@@ -256,6 +251,15 @@ class Queue(Generic[T]):
                 if is_late():
                     break
         return self._hand_out()
+
+    def _leaves(self, band: _Band, item: Item, slot: int | None, now: float) -> None:
+        """Take off a request that was sent to a slot, and count how often one is."""
+        self._remove(item, charge=True)
+        self._charge_elsewhere(band, item, slot)
+        self.dispatched += 1
+        if self._left_s is not None:
+            self._gap_s += 0.1 * (now - self._left_s - self._gap_s)
+        self._left_s = now
 
     def _before(
         self,

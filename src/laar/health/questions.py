@@ -177,13 +177,8 @@ class Questions:
             records.gone(endpoint, now)
         elif reply is not None:
             endpoint.alive_at = now
-        verdict = records.judge(endpoint, reply, now) if reply is not None else None
-        is_good, breaker = verdict == GOOD, endpoint.breaker
-        if verdict is None and reply is not None and reply.status >= 400:
-            verdict = Kind.REJECTED
-        if is_good and breaker.kind in DULL and reply is not None:
-            is_good = reply.seems is not Kind.REPEATED and reply.said not in endpoint.said
-            verdict = verdict if is_good else breaker.kind
+        verdict, breaker = self._verdict(endpoint, reply, now), endpoint.breaker
+        is_good = verdict == GOOD
         if is_good:
             endpoint.admitted_at = now
             endpoint.prove(now, endpoint.model)
@@ -214,6 +209,18 @@ class Questions:
         # An error event in a stream can't be retried, so it never leads to a trial with a client.
         weight = 0.0 if failed is breaker.kind is Kind.EVENT else 1.0
         breaker.record_probe(failed, weight, now)
+
+    def _verdict(self, endpoint: Member, reply: Reply | None, now: float) -> Kind | str | None:
+        """Judge a probe's answer, one that is as useless as those before included."""
+        if reply is None:
+            return None
+        verdict, breaker = self._records.judge(endpoint, reply, now), endpoint.breaker
+        if verdict is None and reply.status >= 400:
+            return Kind.REJECTED
+        if verdict == GOOD and breaker.kind in DULL:
+            is_good = reply.seems is not Kind.REPEATED and reply.said not in endpoint.said
+            return verdict if is_good else breaker.kind
+        return verdict
 
     def _remember(self, slot: int, reply: Reply | None, now: float) -> None:
         """Remember what an endpoint said to a probe, and ask again if that was one of the first."""

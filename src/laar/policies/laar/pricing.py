@@ -182,14 +182,7 @@ def price(of: PricingInputs) -> Price:
     wait = ahead = engine.cw * asked.seconds_ahead(of.now, c)
     full = None
     if of.crowded is not None or engine.ever_full:
-        # Wait for a slot or for cache room until enough of the requests in flight have ended.
-        over = np.maximum(n + of.answers - engine.slots, 0.0)
-        n = np.minimum(n, engine.slots)
-        life = base + c * of.mean_work_s * (1.0 + s * n) + engine.answer_s + 2.0 * b * n
-        queued = over * life / engine.slots
-        for_cache = 0.0 if of.crowded is None else of.crowded * life
-        wait = wait + queued + for_cache
-        full = queued * (MAX_LOAD / (1.0 - MAX_LOAD)) + for_cache  # equals 4 * queued + for_cache
+        n, wait, full = _wait_for_room(of, base, wait)
     # If few requests arrived, this is mostly the mean over all endpoints.
     mean_load = float(np.add.reduce(asked.load)) / len(asked.load)
     load = (asked.load * asked.came + FEW_CAME * mean_load) / (asked.came + _FEW_CAME)
@@ -237,6 +230,22 @@ def price(of: PricingInputs) -> Price:
         copy_s=once + work,
         evicted_s=evicted,
     )
+
+
+def _wait_for_room(of: PricingInputs, base: Floats, wait: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return the requests that run at full engines, the wait there, and what others wait for it.
+
+    It is for a slot or for cache room, until enough of the requests in flight have ended.
+    """
+    engine = of.engine
+    over = np.maximum(of.in_flight + of.answers - engine.slots, 0.0)
+    n = np.minimum(of.in_flight, engine.slots)
+    prefill = engine.c * of.mean_work_s * (1.0 + engine.s * n)
+    life = base + prefill + engine.answer_s + 2.0 * engine.b * n
+    queued = over * life / engine.slots
+    for_cache = 0.0 if of.crowded is None else of.crowded * life
+    full = queued * (MAX_LOAD / (1.0 - MAX_LOAD)) + for_cache  # equals 4 * queued + for_cache
+    return n, wait + queued + for_cache, full
 
 
 @dataclass(slots=True)
