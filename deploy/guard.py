@@ -2,8 +2,8 @@
 
 With `--seeds MINUTES` it repeats the first seeds of stored runs, and with `--suites MINUTES` it
 runs slow suites, each time the next ones: those that were checked longest ago, from a place that
-moves with the number of commits, so that a checkout that keeps nothing takes turns as well. Results
-go to docs/results and deploy/guard.json, to be committed.
+moves with the number of commits, so that a checkout that keeps nothing takes turns as well. Names
+that are given are run instead. Results go to docs/results and deploy/guard.json, to be committed.
 
 A suite that fails runs once more by itself, and is only reported. A seed fails the command (exit
 status 3) if later code had repeated the stored run before, and more than a tenth of its numbers now
@@ -13,6 +13,7 @@ differ by more than another processor's rounding explains.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shlex
 import signal
@@ -34,6 +35,7 @@ from laar_lab.stale import check
 ROOT = Path(__file__).parents[1]
 RESULTS, LAST = ROOT / "docs" / "results", ROOT / "deploy" / "guard.json"
 _GRACE_S = 20.0
+_MAX_WAIT_S = 7200.0
 _PYTEST = f"{shlex.quote(sys.executable)} -m pytest -q"
 _BENCH = f"{shlex.quote(sys.executable)} -m bench"
 
@@ -75,13 +77,14 @@ has: they run by hand."""
 def main() -> None:
     """Run what the options name, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Format)
+    parser.add_argument("names", nargs="*", help="suites, or the beginnings of their names")
     parser.add_argument("--seeds", type=float, default=0.0, metavar="MINUTES")
     parser.add_argument("--suites", type=float, default=0.0, metavar="MINUTES")
     parser.add_argument("--data", type=Path, default=os.environ.get("LAAR_DATA") or None)
     given = parser.parse_args()
     lost = repeat_seeds(given.seeds, given.data) if given.seeds else []
-    if given.suites:
-        run_suites(given.suites)
+    if given.suites or given.names:
+        run_suites(given.suites or math.inf, tuple(given.names))
     _print_table()
     if lost:
         print("no longer as stored:", ", ".join(lost), "(mend it, or commit docs/results)")
@@ -127,11 +130,12 @@ def _last(run: Stored) -> str:
     return run.checked.date if run.checked else run.date
 
 
-def run_suites(minutes: float) -> None:
-    """Run suites within the time, and store what they showed."""
+def run_suites(minutes: float, names: tuple[str, ...] = ()) -> None:
+    """Run suites within the time, the named ones or the next, and store what they showed."""
     last, until = _suites(), time.monotonic() + 60.0 * minutes
     ages = sorted(SUITES, key=lambda name: (last.get(name, {}).get("date", ""), name))
-    for name in in_turn(ages, _commits()):
+    in_order = [name for name in SUITES if name.startswith(names)] if names else None
+    for name in in_order or in_turn(ages, _commits()):
         takes, command = SUITES[name]
         if time.monotonic() + 60.0 * takes > until:
             continue
@@ -139,7 +143,8 @@ def run_suites(minutes: float) -> None:
         if shown == "failed" and time.monotonic() + 60.0 * takes <= until:
             shown = "passed when run again" if _showed(command, until) == "passed" else shown
         date = datetime.now(UTC).date().isoformat()
-        last[name] = {"commit": commit_of(), "date": date, "showed": shown}
+        # Read again, since another run may have stored something meanwhile.
+        last = {**_suites(), name: {"commit": commit_of(), "date": date, "showed": shown}}
         written = orjson.dumps(last, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
         LAST.write_bytes(written + b"\n")
 
@@ -149,7 +154,7 @@ def _showed(command: str, until: float) -> str:
     left_s = max(1.0, until - time.monotonic())
     with subprocess.Popen(shlex.split(command), cwd=ROOT, start_new_session=True) as started:
         try:
-            return "passed" if started.wait(left_s) == 0 else "failed"
+            return "passed" if started.wait(min(left_s, _MAX_WAIT_S)) == 0 else "failed"
         except subprocess.TimeoutExpired:
             os.killpg(started.pid, signal.SIGINT)  # Python stops what it has started
             with suppress(subprocess.TimeoutExpired):
