@@ -105,7 +105,7 @@ class Request:
         priority: priority of the objective that the client named; 0 if none. Requests below 0
             may be shed first.
         objective: name of that objective; empty if none.
-        any_mode: its body may be changed, and does not say itself how to answer (`core.modes`).
+        any_mode: its body may be changed, and does not say itself how to answer (`Modes`).
         reproducible: as far as its body shows, it gets the same answer from a model each time.
         tried: ``x-laar-tried-models`` as the client sent it: models that answered wrongly.
         companion_of: id of a request in flight for the same question, from ``x-laar-companion-of``;

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from laar.core.decision import Completion, DirectorSettings
+from laar.core.decision import Completion
 from laar.fleet.membership import ROLE_LABEL, EndpointSpec
 from laar.health import Health, HealthSettings
 from laar.health.kinds import Reply
-from laar.plugins.apart import Apart, PrefillApart, Prefillers, cheapest
+from laar.plugins.apart import Apart, ApartSettings, PrefillApart, Prefillers, cheapest
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.request import Api
 from support.directors import director_of
@@ -282,7 +282,7 @@ def test_the_cheapest_pair_or_single_endpoint_is_chosen(rule):
             if draw.random() < 0.3:
                 finish(d, decision)
         busy(d, "10.0.0.4:80", count=draw.randrange(9))
-        d.use(DirectorSettings(apart=rule), d.policies)
+        d.plugins.use(ApartSettings(apart=rule))
         view = d.choose(request_of(f"{draw.randrange(5)}. {LONG}"), 1.5).view
         found = view.terms.cost_s.copy()
         scorer, part, everywhere = d.policies["laar"].scorers[0][0], Apart.among(view.parts), []

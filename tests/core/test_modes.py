@@ -15,12 +15,12 @@ from laar.core.decision import Completion, Decision
 from laar.core.director import Director
 from laar.errors import RequestError
 from laar.fleet.membership import ROLE_LABEL, EndpointSpec
-from laar.fleet.modes import ModeSettings
 from laar.flow.admission import Admission
 from laar.flow.settings import FlowSettings
 from laar.plugins.adapters import Adapters
 from laar.plugins.apart import PrefillApart
 from laar.plugins.companions import beside
+from laar.plugins.modes import Modes, ModeSettings, ModesSettings
 from laar.plugins.shares import FairShares
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.request import Api, Request
@@ -87,7 +87,7 @@ def test_the_mode_with_the_least_time_to_a_correct_answer_is_chosen() -> None:
         chosen = director(right).choose(asked(model=model, **said), 0.0)
         assert costs[chosen.model] <= 1.02 * min(costs.values()) + 0.1
         assert chosen.address.startswith(chosen.model.partition(":")[0])
-        assert (chosen.mode is None) == (":" not in chosen.model)
+        assert (Modes.of(chosen) is None) == (":" not in chosen.model)
 
 
 def test_clients_that_do_not_ask_again_get_the_mode_that_is_right_most_often() -> None:
@@ -111,11 +111,11 @@ def test_clients_that_do_not_ask_again_get_the_mode_that_is_right_most_often() -
 def test_requests_that_no_mode_applies_to_are_as_without_modes(said: Mapping[str, object]) -> None:
     d = director(RIGHT)
     plain = director(RIGHT)
-    plain.use(replace(plain.settings, modes={}), plain.policies)
+    plain.plugins.use(ModesSettings())
     for number in range(8):
         request = asked(number, retries=True, **said)
         one, other = d.decide(request, 0.0), plain.decide(request, 0.0)
-        assert (one.mode, one.model, one.address) == (None, other.model, other.address)
+        assert (Modes.of(one), one.model, one.address) == (None, other.model, other.address)
         assert one.fallbacks == other.fallbacks
 
 
@@ -124,11 +124,11 @@ def test_a_mode_is_not_used_while_nothing_says_how_often_it_is_right() -> None:
     assert "small:fast" not in {asked_of(director(measured), n).model for n in range(9)}
     for lacking in (["big"], []):
         d = director({name: RIGHT[name] for name in lacking})
-        assert d.choose(asked(retries=True), 0.0).mode is None
+        assert Modes.of(d.choose(asked(retries=True), 0.0)) is None
     broken = director(RIGHT)
     broken.chooser.assessor.fails = True
     decision = broken.choose(asked(retries=True), 0.0)
-    assert (decision.mode, decision.reason) == (None, "degraded-assessor")
+    assert (Modes.of(decision), decision.reason) == (None, "degraded-assessor")
 
 
 def asked_of(d: Director, number: int) -> Decision:
@@ -241,7 +241,7 @@ def test_a_mode_never_takes_a_name_that_something_else_has() -> None:
     d = director_of(spec, other, assessor=Measured(RIGHT), modes=MODES)
     assert d.table.judged == ["big", "big:low"]
     decision = d.decide(asked(model="big:fast", retries=True), 0.0)
-    assert (decision.mode, Adapters.of(decision)) == (None, "big:fast")
+    assert (Modes.of(decision), Adapters.of(decision)) == (None, "big:fast")
     with pytest.raises(RequestError, match="small:fast"):
         d.decide(asked(model="small:fast"), 0.0)
 
@@ -259,7 +259,7 @@ def test_the_companion_of_a_retried_request_knows_the_mode_of_the_first() -> Non
         d = director({**right, "small": 0.1}, fallbacks=8)
         first = d.decide(asked(model="big", retries=True), 0.0)
         d.served_by(first, first.fallbacks[0], 0.1)
-        d.use(replace(d.settings, modes={"big": {"new": FAST, **MODES["big"]}}), d.policies)
+        d.plugins.use(ModesSettings(modes={"big": {"new": FAST, **MODES["big"]}}))
         view = d.choose(asked(1, model="big", retries=True), 0.1).view
         assert view is not None
         found = beside(first, view)
@@ -280,7 +280,7 @@ def test_without_modes_a_request_keeps_what_it_needs() -> None:
     for in_place in (True, False):
         request = asked(text="x" * 40_000, retries=True, prefill_in_place=in_place)
         decision = d.choose(request, 0.0)
-        assert (decision.mode, PrefillApart.of(decision) is None) == (None, in_place)
+        assert (Modes.of(decision), PrefillApart.of(decision) is None) == (None, in_place)
 
 
 def test_no_mode_is_drawn_blindly_if_only_full_endpoints_fit() -> None:
@@ -293,7 +293,7 @@ def test_no_mode_is_drawn_blindly_if_only_full_endpoints_fit() -> None:
         d.table.waiting[slot] = 1e6 * (d.table.spec(slot).models[0] == "big")
     d.table.read_at[:] = 0.0
     decision = d.choose(asked(text="x" * 4000, retries=True), 0.0)
-    assert (decision.address[:3], decision.mode) == ("big", None)
+    assert (decision.address[:3], Modes.of(decision)) == ("big", None)
 
 
 @pytest.mark.parametrize("refuses", ["a mode", "some clients' requests", "all"])
@@ -301,7 +301,7 @@ def test_a_mode_that_engines_refuse_is_hardly_used(refuses: str) -> None:
     rng, d, used, refused = random.Random(7), director(RIGHT), 0, 0
     for number in range(300):
         decision = d.decide(asked(number, model="big", retries=True), 2.0 * number)
-        in_mode = decision.mode is not None
+        in_mode = Modes.of(decision) is not None
         used += in_mode
         bad = {"a mode": in_mode, "all": True}.get(refuses, rng.random() < 0.2)
         refused += bad

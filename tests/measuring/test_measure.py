@@ -19,11 +19,11 @@ from laar.accuracy.fitting.command import run_fit
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
 from laar.accuracy.fitting.records import parse_records, read_records
 from laar.errors import SettingError
-from laar.fleet.modes import ModeSettings
 from laar.measuring import Asking
 from laar.measuring.checks import CheckSpec
 from laar.measuring.measure import Counts, Target, answered_in, ask, discover, measure
 from laar.measuring.questions import Question, read_questions
+from laar.plugins.modes import ModeSettings
 from support.scripted_fleet import completion
 
 

@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from laar.health.recent import Habit
+from laar.plugins.modes import Modes
 from support import Answer, eventually
 from support.artifacts import artifact, model
 from support.grids import crossed
@@ -191,7 +192,7 @@ async def test_a_long_body_in_many_chunks_gets_the_members_once(gateway, http):
 async def test_a_refused_mode_is_a_problem_until_it_is_accepted_or_gone(gateway, way):
     _, runner = await fleet(gateway)
     picker, now = runner.picker, time.monotonic()
-    habits = picker.director.candidates.refused._habits
+    habits = picker.director.plugins.get(Modes)._refused._habits
     habits["m:fast"], habits["m"] = refused, usual = Habit(), Habit()
     for _ in range(20):
         refused.note(now, happened=True)

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from laar.errors import SettingError
-from laar.fleet.modes import kept_members
+from laar.plugins.modes import kept_members
 from laar.request import LIMITS
 from laar.settings import load
 from laar.settings.ignored import remarks
@@ -31,11 +31,11 @@ def loaded(tmp_path, mode, name="fast"):
 )
 def test_modes_are_members_of_bodies_by_api(tmp_path, mode):
     read = loaded(tmp_path, mode)
-    (of,) = read.settings.routing.director.modes["qwen"].values()
+    (of,) = read.settings.routing.asking.modes["qwen"].values()
     assert {api.value: dict(members) for api, members in of.members.items()} == {
         name: members for name, members in mode.items() if name != "own_prefix"
     }
-    kept = kept_members(read.settings.routing.director.modes)
+    kept = kept_members(read.settings.routing.asking.modes)
     assert kept is not None
     assert kept >= {name for members in of.members.values() for name in members}
     assert kept.isdisjoint(LIMITS) or kept >= set(LIMITS), "a client's limit has several names"

@@ -12,9 +12,11 @@ from laar.core.director import Director
 from laar.fleet.endpoints import EndpointTable
 from laar.fleet.membership import EndpointSpec
 from laar.plugins import own
+from laar.plugins.apart import ApartSettings
+from laar.plugins.modes import ModesSettings
 from laar.policies import build_policies
 
-_SETTINGS = {field.name for field in fields(DirectorSettings)}
+_SETTINGS = (DirectorSettings, ModesSettings, ApartSettings)
 
 
 def table_of(*endpoints: EndpointSpec | str) -> EndpointTable:
@@ -30,8 +32,13 @@ def _spec_of(endpoint: EndpointSpec | str) -> EndpointSpec:
 
 def director_of(*endpoints: EndpointSpec | str, seed: int = 1, **given: Any) -> Director:
     """Return a director; `given` are its settings, and its parts by the names of its arguments."""
-    settings = DirectorSettings(**{name: given.pop(name) for name in _SETTINGS & given.keys()})
+    settings, *of_plugins = [
+        kind(**{each.name: given.pop(each.name) for each in fields(kind) if each.name in given})
+        for kind in _SETTINGS
+    ]
     policies = given.pop("policies", None) or build_policies(CostWeights())
     rng = random.Random(seed)
     given.setdefault("plugins", own())
-    return Director(table_of(*endpoints), policies, settings, rng=rng, **given)
+    director = Director(table_of(*endpoints), policies, settings, rng=rng, **given)
+    director.plugins.use(*of_plugins)
+    return director

@@ -21,7 +21,7 @@ from laar.errors import SettingError
 from laar.measuring import Asking
 
 if TYPE_CHECKING:
-    from laar.fleet.modes import ByModel
+    from laar.plugins.modes import ByModel
 
 _DEFAULTS = Asking()
 _CALIBRATION_TIMEOUT_S = 60.0
@@ -142,7 +142,7 @@ def modes_in(config: Path | None) -> ByModel:
     """Return the modes in a settings file; none without a file."""
     from laar.settings import load
 
-    return {} if config is None else load(config).settings.routing.director.modes
+    return {} if config is None else load(config).settings.routing.asking.modes
 
 
 def fit(

@@ -57,7 +57,7 @@ class Attempts:
         name = decision.rewrite or decision.request.model
         attempt = flight.attempt = health.sent(
             flight.slot,
-            decision.mode.model if decision.mode else flight.model,
+            flight.variant_of or flight.model,
             stream=decision.request.stream,
             predicted_s=expected_s(decision),
             tokens=decision.tokens,
@@ -215,8 +215,8 @@ def expected_s(decision: Decision) -> float:
     if (terms := view.terms) is None:
         return decision.uncached_tokens * float(view.seconds_per_token[at])
     expected = float((terms.latency_s if terms.ttft_s is None else terms.ttft_s)[at])
-    if decision.mode is not None and not decision.request.stream:
+    if decision.flight.variant_of and not decision.request.stream:
         # Nothing is seen of an answer until it ends: compare it with the model's usual ones.
-        usual = view.slots.tolist().index(decision.slot)  # the candidate without a mode
+        usual = view.slots.tolist().index(decision.slot)  # its first candidate is no variant
         expected *= float(terms.latency_s[at] / terms.latency_s[usual])
     return expected

@@ -6,8 +6,9 @@ endpoints or their health change, or a second has passed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,11 +19,10 @@ from laar.errors import RequestError
 from laar.fleet.away import is_away
 from laar.fleet.catalog import no_such_model
 from laar.fleet.endpoints import EndpointTable, Floats, Slots
-from laar.fleet.modes import RefusedModes
 from laar.fleet.roundtrip import KEPT_OPEN_S, TIE_S, distances
 from laar.health import Health, Standing, standing_of
 from laar.latest import Latest
-from laar.request import GENERATES, Api, Request
+from laar.request import GENERATES, Request
 
 _MAX_GROUPS = 4096
 """Groups kept: three for each served name in each pool. Clients may choose names that an engine
@@ -30,6 +30,18 @@ loads when asked."""
 
 MAX_AGE_S = 1.0
 """Seconds for which a group is valid without new readings, since readings go stale."""
+
+
+class Variants(NamedTuple):
+    """What differs in a group in which endpoints are also candidates with variants of their model.
+
+    Args:
+        plain: the group without them.
+        repeating: indices, in the table's `judged`, of variants that always answer the same.
+    """
+
+    plain: Group
+    repeating: Sequence[int]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,7 +54,7 @@ class Group:
         alive: endpoints of `able` that are reachable and not down: ready now or soon.
         up: the models of `alive`.
         slots: the candidates: endpoints of `able` that the filters and health keep.
-        model_id: index of each candidate's model, or mode, in the table's `judged`.
+        model_id: index of each candidate's model, or its variant, in the table's `judged`.
         rtt_s: round trip to each candidate, ties taken as equal; the longest known where it is
             unknown.
         wire_s: the same for a short request, with the opening of a connection where none is open.
@@ -55,8 +67,7 @@ class Group:
         generates: whether its requests are for texts; None if that is not known.
         weights: key under which the name's prefixes are cached (`EndpointTable.weights`).
         on_trial: the last candidate is excluded, and the request would be its trial.
-        plain: the group without modes; None if this is one.
-        moded: the groups with modes, by API.
+        variants: what plug-ins have added to the candidates; None if nothing.
     """
 
     able: Slots
@@ -76,8 +87,35 @@ class Group:
     generates: bool | None = None
     weights: str = ""
     on_trial: bool = False
-    plain: Group | None = None
-    moded: dict[Api, Group] = field(default_factory=dict)
+    variants: Variants | None = None
+
+    def with_variants(
+        self, at: Slots, model_id: Slots, up: Set[str], repeating: Sequence[int]
+    ) -> Group:
+        """Return the group with more candidates: some of its own, with variants of their models.
+
+        Args:
+            at: their positions.
+            model_id: index of each one's variant in the table's `judged`.
+            up: the variants of models in `up`.
+            repeating: indices of those that always answer the same.
+        """
+        at = np.concatenate((np.arange(len(self.slots)), at))
+        answers, new = self.standing.answers, self.standing.new
+        return replace(
+            self,
+            up=self.up | up,
+            slots=self.slots[at],
+            model_id=np.concatenate((self.model_id, model_id)),
+            rtt_s=self.rtt_s[at],
+            wire_s=self.wire_s[at],
+            standing=replace(
+                self.standing,
+                answers=None if answers is None else answers[at],
+                new=None if new is None else new[at],
+            ),
+            variants=Variants(self, repeating),
+        )
 
 
 class Candidates:
@@ -93,7 +131,6 @@ class Candidates:
         self._max_waiting = settings.max_waiting
         self._groups: Latest[tuple[str, str, bool | None], Group] = Latest(_MAX_GROUPS)
         self._version = -1
-        self.refused = RefusedModes()
 
     def of(self, request: Request, subset: frozenset[str] | None, now: float) -> Group:
         """Return the candidates for a request's model name, within its pool and a subset.
@@ -228,46 +265,6 @@ class Candidates:
         if standing.kept is not None:
             slots = slots[standing.kept]
         return slots, np.ones(len(slots)) if standing.answers is None else standing.answers
-
-    def with_modes(self, group: Group, api: Api, measured: Collection[str]) -> Group:
-        """Return the group in which each endpoint is also a candidate in each of its modes.
-
-        Args:
-            group: a group without modes.
-            api: the request's API; modes without members for it are left out.
-            measured: the models and modes that the artifact knows; others are left out, and those
-                in which engines refuse requests that they take otherwise.
-        """
-        if (found := group.moded.get(api)) is not None:
-            return found
-        table, own = self._table, group.model_id
-        positions, model_ids, up = [np.arange(len(own))], [own], set(group.up)
-        for model_id, mode in table.modes.items():
-            known = mode.name in measured and mode.model in measured
-            if api in mode.members and known and not self.refused.refuses(mode, group.at):
-                of = np.flatnonzero(own == table.models.index(mode.model))
-                positions.append(of)
-                model_ids.append(np.full(len(of), model_id, np.intp))
-                up |= {mode.name} if mode.model in group.up else set()
-        at, found = np.concatenate(positions), group
-        if len(at) > len(own):
-            answers, new = group.standing.answers, group.standing.new
-            found = replace(
-                group,
-                up=frozenset(up),
-                slots=group.slots[at],
-                model_id=np.concatenate(model_ids),
-                rtt_s=group.rtt_s[at],
-                wire_s=group.wire_s[at],
-                standing=replace(
-                    group.standing,
-                    answers=None if answers is None else answers[at],
-                    new=None if new is None else new[at],
-                ),
-                plain=group,
-            )
-        group.moded[api] = found
-        return found
 
     def with_trial(self, group: Group, tried: Sequence[str], now: float) -> Group:
         """Append an excluded endpoint that is due for a trial to the candidates, if there is one.

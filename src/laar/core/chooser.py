@@ -28,7 +28,6 @@ from laar.core.ranking import Fallbacks, Ranking, Selected
 from laar.core.views import view_of
 from laar.errors import RequestError
 from laar.fleet.endpoints import EndpointTable, Floats, Mask, Slots
-from laar.fleet.modes import Mode
 from laar.health import Health, HealthSettings
 from laar.request import UPGRADE_REQUIRED, Api, Request
 from laar.speeds.engines import Engines
@@ -93,7 +92,7 @@ class Chooser:
         self.policies = policies
         self.candidates = Candidates(self.table, settings, self.health, self.plugins)
         self._fallbacks = Fallbacks(self.table, settings, self.health)
-        self.table.use_aliases(settings.aliases, settings.modes)
+        self.table.use_aliases(settings.aliases)
 
     def choose(
         self,
@@ -159,23 +158,24 @@ class Chooser:
         at = ranking.order[0]
         slot = ranking.slots.item(at)
         spec, served = self.table.by_slot[slot], request.model
-        mode = None if view is None or group.plain is None else self._mode(view, at)
         if served not in spec.models:
             served = self.table.sent_name(spec, served)
         parts, engine_priority = ranking.picked, None
         tokens = uncached_tokens = 0.0
-        model = spec.models[0] if mode is None else mode.name
-        flight = InFlight(slot=slot, address=spec.address, model=model)
-        if view is not None and policy is not None:
+        if view is not None:
             tokens = view.tokens.item(at)
+            parts, uncached_tokens = self._work(view, at, parts)
+        model, variant_of, alike = spec.models[0], "", False
+        for part in parts.values():
+            alike = alike or part.alike
+            if part.variant:
+                model, variant_of = part.variant, spec.models[0]
+        flight = InFlight(slot=slot, address=spec.address, model=model, variant_of=variant_of)
+        if view is not None and policy is not None:
             flight.tried = with_model(of.earlier, model) if of.earlier else (model,)
             flight.exhausted = self._exhausted(policy, of, flight.tried)
-            parts, uncached_tokens = self._work(view, at, parts)
             if spec.priority_field and (priority is not None or request.objective):
                 engine_priority = -request.priority if priority is None else priority(view)
-        alike = mode is not None
-        if parts and not alike:
-            alike = any(part.alike for part in parts.values())
         named = served if request.model else ""
         fallbacks, once = self._fallbacks.of(of, ranking, named, parts, alike=alike)
         return Decision(
@@ -191,7 +191,6 @@ class Chooser:
             way=spec.way,
             fallbacks=fallbacks,
             model=model,
-            mode=mode,
             rewrite=None if served == request.model or not request.model else served,
             tried=flight.tried,
             exhausted=flight.exhausted,
@@ -209,14 +208,6 @@ class Chooser:
             left_out=None if view is None else group.standing.left_out,
             flight=flight,
         )
-
-    def _mode(self, view: View, at: int) -> Mode | None:
-        """Return the candidate's mode; from here on, the prompt is as the mode changes it."""
-        model_id, chains = view.model_id.item(at), view.chains
-        mode, view.chains = self.table.modes.get(model_id), {}
-        if mode is not None:
-            view.chain = chains.get(model_id, view.chain)
-        return mode
 
     def _work(self, view: View, at: int, picked: Parts) -> tuple[Parts, float]:
         """Return the parts for a candidate, and the tokens that it prefills itself.
@@ -260,9 +251,8 @@ class Chooser:
                 raise RequestError(400, "no-model", message)
         if request.api is Api.OPAQUE:
             return group, ()
-        if request.any_mode and policy.knows_retries and self.table.modes and not group.weights:
-            measured = getattr(self.assessor, "measured", ())  # few assessors measure models
-            group = self.candidates.with_modes(group, request.api, measured)
+        if "variants" in group.parts.points and policy.knows_retries:
+            group = self.plugins.variants(request, group)
         earlier: Sequence[str] = ()
         if request.tried:
             earlier, ignored = parse_tried(request.tried, self.table.judged)

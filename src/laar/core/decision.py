@@ -13,10 +13,9 @@ from laar.accuracy.retry import WRONG_ANSWER_S
 from laar.core.eligible import Eligible
 from laar.core.interfaces import View
 from laar.core.plugin import Parts
-from laar.declaring import FIXED, Applies
+from laar.declaring import Applies
 from laar.fleet.endpoints import Floats
 from laar.fleet.membership import PLAIN, Way
-from laar.fleet.modes import ByModel, Mode
 from laar.health import Attempt
 from laar.health.explained import Shown
 from laar.request import MAX_OBJECTIVE_S, Request
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from laar.prefix.index import Receipt
 
 Retries = Literal["as-scored", "new-model"]
-ApartRule = Literal["by-cost", "never", "always", "threshold"]
 NEW_MODEL: Retries = "new-model"
 """Value of `DirectorSettings.retries`: prefer a model that has not been tried."""
 
@@ -41,10 +39,6 @@ class DirectorSettings:
     """Policy for requests without an x-laar-policy header."""
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"auto": ()})
     """Virtual model names, each with its models; an empty list means all models."""
-    modes: ByModel = field(default_factory=dict)
-    """Modes of models, by model and name, such as `qwen: {fast: {chat: {reasoning_effort: low}}}`:
-    members that laar may add to a body. Each counts as a model, MODEL:NAME, once the artifact has
-    it. Bodies that are signed, or have a member of any mode, stay as they are."""
     fallbacks: Annotated[int, Ge(0), Le(8)] = 2
     """Number of additional endpoints given to laar's own Envoys for their retries. Two are enough
     for a rolling restart; each adds an address to a header."""
@@ -57,19 +51,6 @@ class DirectorSettings:
     give another value. A model whose answers are right one time in a hundred more often may take a
     hundredth of this longer. Clients that ask again, by that header or by sending the models tried,
     pay for a wrong answer with the next attempt instead; null treats all clients so."""
-    apart: ApartRule = "by-cost"
-    """When one endpoint prefills a prompt and another answers, given llm-d's roles (label
-    llm-d.ai/role). by-cost: if a prefill next to the answers in progress costs more than a prefill
-    elsewhere plus the transfer of its KV. never. always: if any endpoint can prefill for others.
-    threshold: `apart_tokens` or more, as in llm-d. Only for policies that compute a cost, such as
-    `laar`."""
-    apart_tokens: Annotated[int, Ge(0), Le(10_000_000)] = 512
-    """For `apart: threshold`: minimum prompt tokens not cached at the answering endpoint for
-    another endpoint to prefill them."""
-    transfer_tokens_per_s: Annotated[float, FIXED] = 100_000.0
-    """Number of tokens whose KV an endpoint can fetch from another in a second. The default is for
-    an 8B model (131 KB a token: 32 layers, 8 KV heads of 128, 16 bits) over 100 Gbit/s; for a 70B
-    model it is about 40,000."""
     max_waiting: Annotated[float, Ge(0)] = 128.0
     """Number of requests waiting in the engine above which the endpoint is excluded."""
 
@@ -114,7 +95,8 @@ class InFlight:
     Args:
         slot: slot of the serving endpoint: the chosen one, until Envoy reports another.
         address: address of that endpoint.
-        model: model of that endpoint, or its mode.
+        model: model of that endpoint, or its variant.
+        variant_of: that endpoint's model, if `model` is a variant of it; else empty.
         tried: the models that the client sends back as tried on a retry.
         exhausted: `tried` lists every model that could serve the request.
         receipt: the prompt's entry in the prefix index.
@@ -135,6 +117,7 @@ class InFlight:
     slot: int
     address: str
     model: str
+    variant_of: str = ""
     tried: tuple[str, ...] = ()
     exhausted: bool = False
     receipt: Receipt | None = None
@@ -167,8 +150,7 @@ class Decision:
         rank: its data-parallel rank, which is passed to the engine; None if it has no ranks.
         way: how it is reached; fallbacks share its path and key.
         fallbacks: addresses of the next best, in order; all serve the body's model name.
-        model: model of the chosen endpoint, or its mode.
-        mode: the mode whose members the body gets; None if it stays as it is.
+        model: model of the chosen endpoint, or its variant.
         rewrite: the model name to write into the body; None to leave the body as it is.
         tried: the models of this attempt and of the earlier ones.
         exhausted: if this attempt fails, the client should stop.
@@ -200,7 +182,6 @@ class Decision:
     fallbacks: tuple[str, ...]
     model: str
     rewrite: str | None
-    mode: Mode | None = None
     tried: tuple[str, ...] = ()
     exhausted: bool = False
     tokens: float = 0.0

@@ -28,7 +28,6 @@ from laar.errors import RequestError
 from laar.fleet.away import may_come
 from laar.fleet.endpoints import EndpointTable
 from laar.fleet.membership import key_of
-from laar.fleet.modes import REFUSALS
 from laar.health import Health, Reply
 from laar.request import Request
 
@@ -198,7 +197,7 @@ class Director:
         self._release(decision)
         if self.prefixes is not None and flight.receipt is not None:
             self.degraded.attempt("prefixes", self.prefixes.retract, flight.receipt)
-        if decision.mode is None:  # else all fallbacks have it
+        if not flight.variant_of:  # else all fallbacks have it
             _move_to_model(flight, self.table.spec(slot).models[0])
         flight.slot = slot
         flight.address = address
@@ -258,11 +257,6 @@ class Director:
         if flight.settled:
             return
         flight.settled = True
-        if decision.request.any_mode and (end.ok or end.status in REFUSALS):
-            name, ended_at = flight.model, decision.now + end.latency_s
-            self.chooser.candidates.refused.note(
-                name, decision.mode, refused=not end.ok, now=ended_at
-            )
         if flight.attempt is not None and flight.attempt.useless:
             end.ok = False  # learn no more from it than from a refusal
         run_steps(self._observers.ending, self.degraded, decision, end)

@@ -45,7 +45,7 @@ class Feedback:
             and (view.fetched_tokens is None or not view.fetched_tokens[at])
             and (not decision.parts or all(part.teaches for part in decision.parts.values())),
             reads=not decision.parts or all(part.reads for part in decision.parts.values()),
-            mode="" if decision.mode is None else decision.mode.name,
+            variant=flight.model if flight.variant_of else "",
         )
         flight.began = self._engines.began(began, now)
 
@@ -105,5 +105,5 @@ class Feedback:
         shown = 0.0
         if prefixes.blocks_held.texts and flight.slot == decision.slot:
             shown = decision.believed_share
-        model = flight.model if decision.mode is None else decision.mode.model
+        model = flight.variant_of or flight.model
         prefixes.settle(receipt, share, end.prompt_tokens or 0, model, shown)

@@ -8,7 +8,7 @@ same `View`, which is built once per decision.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields
 from typing import Literal, Protocol
@@ -40,8 +40,8 @@ class View:
         rng: random source.
         table: the endpoints; its columns are indexed by slot.
         slots: slots of the candidates.
-        judged: the models of the fleet and their modes.
-        model_id: index of each candidate's model, or mode, in `judged`.
+        judged: the models of the fleet and their variants.
+        model_id: index of each candidate's model, or its variant, in `judged`.
         tokens: length of the prompt in the candidate's tokens.
         cached_tokens: how many of them the candidate is believed to have cached.
         queued_tokens: prompt tokens in flight there.
@@ -72,7 +72,6 @@ class View:
         answers: P(the endpoint answers); None while all are healthy.
         parts: what plug-ins add to it, by plug-in.
         chain: the prompt's prefixes; None if no prefixes are recorded.
-        chains: those in modes with prefixes of their own, by `model_id`.
         fetched_tokens: number of tokens whose prefill takes as long as fetching the text cached
             in slower memory, subtracted from `cached_tokens`; None if none is cached there.
         left_tokens: number of tokens after which each candidate would keep a recurrent state, as
@@ -112,7 +111,6 @@ class View:
     answers: Floats | None = None
     parts: Parts = field(default_factory=Parts)
     chain: Chain | None = None
-    chains: Mapping[int, Chain] = field(default_factory=dict)
     fetched_tokens: Floats | None = None
     left_tokens: Floats | None = None
     knows_outcomes: bool = True

@@ -6,8 +6,10 @@ asked in this order; `docs/guides/write-a-plugin.md` has an example.
 | point | asked when | may |
 | --- | --- | --- |
 | `join` | once, before the first request | keep the parts of the core that it needs |
+| `use` | settings were read, or have changed | keep its own |
 | `admit` | a request names another, has options, or a body in doubt | refuse it, narrow it |
 | `filter` | a model's candidates are computed: once a second | take part in their requests |
+| `variants` | a policy that knows of retries has candidates | add ways to ask their models |
 | `fit`, `fit_prefill` | candidates have to take a request, or its prefill | say which can |
 | `prescore` | the view is complete, but not priced | replace its part; correct the view |
 | `price` | each candidate's seconds are known | replace them, and name those that it added |
@@ -27,7 +29,7 @@ asked in this order; `docs/guides/write-a-plugin.md` has an example.
 | `restarted`, `read` | an engine has restarted; its metrics page was read | forget or learn |
 | `holds` | an endpoint drains | say that it is still needed |
 | `save`, `restore` | a snapshot is written or read | keep what it learned over a restart |
-| `headers`, `answers` | the request is sent, or the answer | add its own |
+| `headers`, `members`, `answers` | the request is sent, or the answer | add its own |
 | `record`, `why`, `sentence` | a decision is shown | add its own |
 | `problems` | endpoints are looked after | tell an operator |
 | `samples` | laar's own metrics page is read | give the values of its metrics |
@@ -61,7 +63,7 @@ if TYPE_CHECKING:
     from laar.core.cost import Price, Terms
     from laar.core.decision import Completion, Decision, DirectorSettings
     from laar.core.guards import Faults
-    from laar.core.interfaces import View
+    from laar.core.interfaces import Assessor, View
     from laar.faults import Fault
     from laar.health import Health, Reply, Standing
     from laar.prefix.beliefs import PrefixBeliefs
@@ -88,6 +90,7 @@ class Core(Protocol):
     engines: Engines
     health: Health
     plugins: Plugins
+    assessor: Assessor
     prefixes: PrefixBeliefs | None
 
 
@@ -119,12 +122,14 @@ class Part:
             (`laar.health.suspects`), by kind.
         reads: the endpoint prefills the prompt itself.
         teaches: the time of the answer says how fast the endpoint is.
+        variant: the variant that is asked instead of the endpoint's model; empty for none.
     """
 
     alike: ClassVar[bool] = False
     reads: ClassVar[bool] = True
     teaches: bool = True
     elsewhere_tokens: float = 0.0
+    variant: str = ""
 
     @property
     def helper(self) -> int:
@@ -228,6 +233,9 @@ class Plugin:
     def join(self, core: Core) -> None:
         """Keep the parts of the core that are needed. Called once."""
 
+    def use(self, settings: Mapping[type, Any]) -> None:
+        """Keep those of its settings, which are dataclasses, by their class."""
+
     def admit(self, request: Request, now: float) -> Admitted | None:
         """Return what is known of a special request; None to take no part.
 
@@ -245,6 +253,14 @@ class Plugin:
             able: all endpoints that serve the model, those that take no requests included.
             answering: selects the healthy ones of some endpoints.
             now: monotonic seconds.
+        """
+
+    def variants(self, request: Request, part: Any, group: Group) -> Group | None:
+        """Return the group with more ways to ask models (`Group.with_variants`); None for none.
+
+        Their names are in the table (`use_variants`). The part of a decision on one names it
+        (`Part.variant`), and `members` may change the body. If `prescore` fails, or the assessor
+        or the prefixes do, the request is placed without any.
         """
 
     def fit(
@@ -353,6 +369,10 @@ class Plugin:
         """Return headers for the engine or its sidecar."""
         return ()
 
+    def members(self, decision: Decision) -> bytes:
+        """Return JSON to insert after the opening brace of the body; only of new members."""
+        return b""
+
     def answers(self, decision: Decision, now: float) -> Iterable[tuple[str, str]]:
         """Return headers for the client, to which the engine has answered by `now`."""
         return ()
@@ -418,6 +438,10 @@ class Plugins:
         for plugin in self.all:
             plugin.join(core)
 
+    def use(self, *settings: object) -> None:
+        """Replace plug-ins' settings, each by one of its class."""
+        self.ask("use", {type(of): of for of in settings})
+
     def get(self, kind: type[T]) -> T:
         """Return the plug-in of a class.
 
@@ -453,6 +477,15 @@ class Plugins:
             refuses=(),
         )
         return Parts(asked)
+
+    def variants(self, request: Request, group: Group) -> Group:
+        """Return the group with all variants of its candidates."""
+        for plugin, part in group.parts.items():
+            try:
+                group = plugin.variants(request, part, group) or group
+            except Exception as error:  # noqa: BLE001
+                self.failed(plugin, error)
+        return group
 
     def fit(self, parts: Parts, point: str, request: Request, *args: Any) -> Mask | None:
         """Return which endpoints a request, or its prefill, fits; None if all."""
@@ -601,11 +634,14 @@ def pick(
 def gather(decision: Decision, point: str, *args: Any) -> Sequence[Any]:
     """Return what the plug-ins of a decision and its view add to what is sent or shown of it.
 
-    `point` is `headers`, `answers`, `record`, `why` or `sentence`. One that fails adds nothing.
+    `point` is `headers`, `members`, `answers`, `record`, `why` or `sentence`. One that fails adds
+    nothing.
     """
-    found = list[Any]()
-    shown = {} if decision.view is None or point in ("headers", "answers") else decision.view.parts
+    found, is_sent = list[Any](), point in ("headers", "members", "answers")
+    shown = {} if decision.view is None or is_sent else decision.view.parts
     for plugin in {**decision.parts, **shown}:
+        if point not in plugin.points:
+            continue
         with suppress(Exception):  # what is shown fails no request
             told = getattr(plugin, point)(decision, *args)
             found.append(tuple(told) if isinstance(told, Iterator) else told)

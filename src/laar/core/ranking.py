@@ -86,7 +86,7 @@ class Fallbacks:
         They serve the model in the body, if any (`served`). Endpoints that are doubted or full come
         last. Those that the request does not fit are omitted, as their refusal would be final.
         Envoy retries with the same headers, so fallbacks must share the first endpoint's rank, key
-        and base path, and, if `alike`, its model: with a mode or a plug-in that says so.
+        and base path, and, if a plug-in says `alike`, its model.
         They exclude who helps the first. Similar requests that often fail at several get none.
         """
         view, health, table = ranking.view, self._health, self._table
@@ -112,7 +112,7 @@ class Fallbacks:
             # All attempts have the same request path and key.
             if spec.way is not way and (spec.way.base, spec.way.key) != (way.base, way.key):
                 continue
-            # An endpoint is as many candidates as its model has modes.
+            # An endpoint is as many candidates as its model has variants.
             if slot not in helpers and spec is not chosen:
                 found[spec.address] = None
         backed, once = tuple(found), False

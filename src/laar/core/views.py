@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from laar.accuracy.assessment import Assessment, PlainAssessor
-from laar.core.candidates import Group
+from laar.core.candidates import Group, Variants
 from laar.core.interfaces import View
 from laar.core.plugin import NO_PARTS, Parts, prescore
 from laar.fleet.endpoints import Floats, Slots
@@ -23,7 +23,6 @@ from laar.request import Request
 if TYPE_CHECKING:
     from laar.core.chooser import Chooser
     from laar.core.decision import DirectorSettings
-    from laar.prefix.beliefs import PrefixBeliefs
     from laar.prefix.match import PrefixMatch
 
 _MAX_TIMES_TRIED = 10
@@ -42,10 +41,10 @@ def view_of(
 ) -> tuple[Group, View, Floats, str]:
     """Return the group, its view for the scorers, the prompt's tokens by model, and a reason code.
 
-    The code is empty unless a part failed. Then the group is the one without modes, if it had any.
+    The code is empty unless a part failed. Then the group is the one without variants.
     """
-    table, slots, model_id = chooser.table, group.slots, group.model_id
-    own_id = model_id if group.plain is None else table.model_id[slots]  # without modes
+    table, slots, model_id, variants = chooser.table, group.slots, group.model_id, group.variants
+    own_id = model_id if variants is None else table.model_id[slots]
     known, judged, by_model, match, reason = _estimated(chooser, request, tried, group, now)
     view = View(
         request=request,
@@ -73,20 +72,18 @@ def view_of(
         reported=None if known.reported is None else known.reported[judged],
         answers=group.standing.answers,
     )
-    _judge(view, known, judged, tried, chooser.settings, moded=group.plain is not None)
+    _judge(view, known, judged, tried, chooser.settings, variants)
     if match is not None:
         _match(view, match)
-    if group.plain is not None and match is not None and chooser.prefixes is not None:
-        try:
-            _match_modes(chooser.prefixes, view, group, by_model)
-        except Exception:  # noqa: BLE001
-            reason = chooser.degraded.degraded("prefixes")
-    if reason and group.plain is not None:  # nothing is known of modes then
-        return view_of(chooser, request, tried, group.plain, special, now)
     if group.parts or special:
         view.parts = Parts([*group.parts.items(), *special.items()]) if special else group.parts
-        if "prescore" in view.parts.points:
+        if "prescore" in view.parts.points and not (reason and variants):
             prescore(view, view.parts, group, match)
+    if variants is not None and (reason or view.faults):  # nothing is known of them then
+        faults, plain = view.faults, variants.plain
+        group, view, by_model, reason = view_of(chooser, request, tried, plain, special, now)
+        view.faults = view.faults or faults
+        return group, view, by_model, reason
     if len(slots) < 2 and "price" not in view.parts.points:
         view.demand = view.again = None  # nothing to compare
     return group, view, by_model, reason
@@ -102,7 +99,7 @@ def _estimated(
     table, prefixes = chooser.table, chooser.prefixes
     models: Sequence[str] = table.judged
     judged, match, reason = group.model_id, None, ""
-    if group.weights and (request.model in chooser.settings.aliases or group.plain is not None):
+    if group.weights and request.model in chooser.settings.aliases:
         models, judged = _judged(chooser, request, group.slots, judged)
     try:
         known = chooser.assessor.assess(request, models, tried, now)
@@ -133,12 +130,11 @@ def _judge(
     judged: Slots,
     tried: Sequence[str],
     settings: DirectorSettings,
-    *,
-    moded: bool,
+    variants: Variants | None,
 ) -> None:
     """Set what a wrong answer costs, P(correct) given the models tried, and how sure it is."""
     request, evidence, reported = view.request, view.evidence, view.reported
-    is_open = moded or request.model in settings.aliases
+    is_open = variants is not None or request.model in settings.aliases
     wrong_s = settings.wrong_answer_s if is_open else None
     if request.wrong_answer_s is not None or request.retries or request.tried:
         wrong_s = request.wrong_answer_s
@@ -151,10 +147,10 @@ def _judge(
     if tried:
         view.times_tried = _times_tried(view.judged, tried)[view.model_id]
         if known.repeats is not None:  # where nothing is known of a model, another is tried
-            modes = view.table.modes.items()
-            fixed = [number for number, mode in modes if mode.reproducible]
             sampled = (evidence if reported is None else evidence + reported) > 0.0
-            view.sampled = sampled = sampled & ~np.isin(view.model_id, fixed)
+            if variants is not None:
+                sampled &= ~np.isin(view.model_id, variants.repeating)
+            view.sampled = sampled
             view.probability = p * np.where(sampled, known.repeats[judged], 1.0) ** view.times_tried
     is_known = tried or some(evidence) or (reported is not None and some(reported))
     if not is_known and len(known.tokens) > 1:
@@ -173,24 +169,6 @@ def _match(view: View, match: PrefixMatch) -> None:
         view.left_tokens = match.left[slots] * tokens
     view.chain, view.demand = match.chain, match.demand
     view.again = None if match.again is None else match.again[slots]
-
-
-def _match_modes(prefixes: PrefixBeliefs, view: View, group: Group, by_model: Floats) -> None:
-    """Correct what is believed of caches for the modes in which prompts begin differently."""
-    table, view.chains = view.table, {}
-    for model_id, mode in table.modes.items():
-        at = np.flatnonzero(group.model_id == model_id)
-        if mode.own_prefix and len(at):
-            of = prefixes.look_up(view.request, mode.name, table.models, by_model, view.now)
-            slots, fetched = group.slots[at], np.zeros(table.capacity)
-            if of.fetched is not None:
-                fetched = of.fetched
-            view.cached_tokens[at] = (of.shares - fetched)[slots] * view.tokens[at]
-            if view.fetched_tokens is not None:
-                view.fetched_tokens[at] = fetched[slots] * view.tokens[at]
-            if view.again is not None:
-                view.again[at] = 0.0 if of.again is None else of.again[slots]
-            view.chains = {**view.chains, model_id: of.chain}
 
 
 def _judged(

@@ -28,7 +28,6 @@ from laar.fleet.membership import (
     Membership,
     Served,
 )
-from laar.fleet.modes import NO_MODES, ByModel
 from laar.fleet.names import Names
 from laar.fleet.roundtrip import STALE_AFTER_S, WINDOW, least_of
 from laar.fleet.witness import Page
@@ -172,8 +171,8 @@ class EndpointTable(Names):
         """When endpoints with a slot were removed, and what they were, in that order."""
         self._now = -math.inf
         self._members = Membership()
-        self._modes = NO_MODES
-        self.index({}, self._members.aliases, self._modes)
+        self._variants: Mapping[str, Sequence[str]] = {}
+        self.index({}, self._members.aliases, self._variants)
         self.away = AwayNames(self)
         """The models that had endpoints, and have none now."""
         self.counted: Floats = np.zeros((len(COUNTED), 0))
@@ -236,10 +235,15 @@ class EndpointTable(Names):
         self.drained.add(key)
         self._merge()
 
-    def use_aliases(self, aliases: Mapping[str, Sequence[str]], modes: ByModel = NO_MODES) -> None:
-        """Set the aliases of models, which endpoints may not use for adapters, and the modes."""
-        self._members.aliases, self._modes = aliases, modes
+    def use_aliases(self, aliases: Mapping[str, Sequence[str]]) -> None:
+        """Set the aliases of models, which endpoints may not use for adapters."""
+        self._members.aliases = aliases
         self._merge()
+        self._reindex()
+
+    def use_variants(self, variants: Mapping[str, Sequence[str]]) -> None:
+        """Set the names of the models' variants."""
+        self._variants = variants
         self._reindex()
 
     def _merge(self) -> None:
@@ -314,7 +318,7 @@ class EndpointTable(Names):
 
     def _reindex(self) -> None:
         specs = self.by_slot
-        self.index(specs, self._members.aliases, self._modes)
+        self.index(specs, self._members.aliases, self._variants)
         ids = {name: at for at, name in enumerate(self.models)}
         groups: dict[tuple[str, str], int] = {}
         self.model_id.fill(-1)

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laar.fleet.membership import EndpointSpec
-from laar.fleet.modes import ByModel, Mode, modes_of
 
 _NO_SLOTS = np.empty(0, np.intp)
 
@@ -18,16 +17,14 @@ class Names:
 
     Attributes:
         models: the distinct first entries of `EndpointSpec.models`, in the order of the slots.
-        judged: the models, and then their modes, each of which has its own accuracy.
-        modes: the modes, by their indices in `judged`.
-        model_of: the model of each mode, by its name.
+        judged: the models, and then their variants, each of which has its own accuracy.
+        model_of: the model of each variant, by its name.
         active: the slots of all endpoints, ascending.
         aliases: the virtual names, with the models of each; none means all.
     """
 
     models: list[str]
     judged: list[str]
-    modes: Mapping[int, Mode]
     model_of: Mapping[str, str]
     active: NDArray[np.intp]
     aliases: Mapping[str, Sequence[str]]
@@ -36,9 +33,12 @@ class Names:
         self,
         specs: Mapping[int, EndpointSpec],
         aliases: Mapping[str, Sequence[str]],
-        modes: ByModel,
+        variants: Mapping[str, Sequence[str]],
     ) -> None:
-        """Index the endpoints, in ascending slot order; an alias's empty list means all models."""
+        """Index the endpoints, in ascending slot order; an alias's empty list means all models.
+
+        A variant of a model is another way to ask it. Names that serve something else are none.
+        """
         models: dict[str, None] = {}
         serving: dict[str, list[int]] = {}
         pools: dict[str, list[int]] = {}
@@ -61,9 +61,12 @@ class Names:
             for pool in spec.pools:
                 pools.setdefault(pool, []).append(slot)
         self._on_demand = {slot: spec.on_demand for slot, spec in specs.items() if spec.on_demand}
-        found = modes_of(models, modes, {**serving, **aliases})
-        self.modes = dict(enumerate(found, len(models)))
-        self.model_of = {mode.name: mode.model for mode in found}
+        self.model_of = {
+            name: model
+            for model in models
+            for name in variants.get(model, ())
+            if name not in serving and name not in aliases
+        }
         self.models, self.judged = list(models), [*models, *self.model_of]
         self._serving, self._pools = _arrays(serving), _arrays(pools)
         self._weights = {name: name for name in adapted}

@@ -34,10 +34,10 @@ from laar.client.until import RETRYABLE, Message, pause_s
 from laar.datalayer.fetching import fault_of, read_capped
 from laar.datalayer.served_names import read_list
 from laar.errors import SettingError
-from laar.fleet.modes import NO_MODES, ByModel, Members
 from laar.measuring import Asking
 from laar.measuring.checks import decide
 from laar.measuring.questions import Question
+from laar.plugins.modes import NO_MODES, ByModel, Members
 from laar.telemetry.problems import PASSWORD
 
 _LEAST_CHARS = 400  # minimum for learning characters per token; templates distort shorter prompts

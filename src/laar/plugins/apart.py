@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
+from annotated_types import Ge, Le
 
 from laar.core.attempts import expected_s
 from laar.core.cost import MIN_PROBABILITY, Price
@@ -22,6 +23,7 @@ from laar.core.decision import Completion, Decision
 from laar.core.filters import unsaturated
 from laar.core.interfaces import View
 from laar.core.plugin import Answering, Core, Part, Plugin, Pricing
+from laar.declaring import FIXED, Applies
 from laar.fleet.endpoints import Floats, Mask, Slots
 from laar.health import GOOD, Attempt, Reply
 from laar.prefix.match import PrefixMatch
@@ -38,6 +40,30 @@ PREFILLER = "x-prefiller-host-port"
 
 _APIS = frozenset({Api.CHAT, Api.COMPLETIONS})
 """APIs whose requests llm-d's sidecar splits; it passes all others to its own engine."""
+
+
+ApartRule = Literal["by-cost", "never", "always", "threshold"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApartSettings:
+    """Settings for KV that endpoints fetch from others."""
+
+    applies: ClassVar = Applies.AT_ONCE
+
+    apart: ApartRule = "by-cost"
+    """When one endpoint prefills a prompt and another answers, given llm-d's roles (label
+    llm-d.ai/role). by-cost: if a prefill next to the answers in progress costs more than a prefill
+    elsewhere plus the transfer of its KV. never. always: if any endpoint can prefill for others.
+    threshold: `apart_tokens` or more, as in llm-d. Only for policies that compute a cost, such as
+    `laar`."""
+    apart_tokens: Annotated[int, Ge(0), Le(10_000_000)] = 512
+    """For `apart: threshold`: minimum prompt tokens not cached at the answering endpoint for
+    another endpoint to prefill them."""
+    transfer_tokens_per_s: Annotated[float, FIXED] = 100_000.0
+    """Number of tokens whose KV an endpoint can fetch from another in a second. The default is for
+    an 8B model (131 KB a token: 32 layers, 8 KV heads of 128, 16 bits) over 100 Gbit/s; for a 70B
+    model it is about 40,000."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -146,9 +172,17 @@ class PrefillApart(Plugin):
     term = "transfer_s"
     sends = (PREFILLER,)
 
+    def __init__(self) -> None:
+        self._settings = ApartSettings()
+
     def join(self, core: Core) -> None:
         """Keep the core."""
         self._core, self._table = core, core.table
+
+    def use(self, settings: Mapping[type, Any]) -> None:
+        """Use new settings."""
+        self._settings = settings.get(ApartSettings, self._settings)
+        self._core.candidates.forget()
 
     @staticmethod
     def of(decision: Decision) -> Prefiller | None:
@@ -161,11 +195,11 @@ class PrefillApart(Plugin):
         self, group: Group, able: Slots, answering: Answering, now: float
     ) -> Prefillers | None:
         """Take part where endpoints prefill for others."""
-        table, settings = self._table, self._core.settings
+        table = self._table
         slots = able[table.prefills[able]]
-        if not len(slots) or settings.apart == "never":
+        if not len(slots) or self._settings.apart == "never":
             return None
-        slots = slots[unsaturated(table, slots, settings.max_waiting, now)]
+        slots = slots[unsaturated(table, slots, self._core.settings.max_waiting, now)]
         slots, answers = answering("prefiller", slots)
         if not len(slots):
             return None
@@ -212,7 +246,7 @@ class PrefillApart(Plugin):
 
     def price(self, view: View, part: Apart, pricing: Pricing) -> tuple[Price, Floats]:
         """Return the pair's price where the rule prefers it, and the time to fetch the KV."""
-        settings, helpers, alone = self._core.settings, part.of, pricing.price
+        settings, helpers, alone = self._settings, part.of, pricing.price
         there = pricing.prefilled(
             helpers.slots,
             tokens=part.tokens,
@@ -269,7 +303,7 @@ class PrefillApart(Plugin):
                 shown=shown,
                 visits=True,
             ),
-            transfer_s=elsewhere / self._core.settings.transfer_tokens_per_s,
+            transfer_s=elsewhere / self._settings.transfer_tokens_per_s,
         )
 
     # -- the prompt at its prefiller -------------------------------------------------------------
@@ -286,7 +320,7 @@ class PrefillApart(Plugin):
             part.receipt = core.prefixes.insert(part.slot, view.chain, now)
         part.attempt = core.health.sent(
             part.slot,
-            decision.mode.model if decision.mode else decision.model,
+            decision.flight.variant_of or decision.model,
             stream=decision.request.stream,
             predicted_s=expected_s(decision),
             tokens=decision.tokens,

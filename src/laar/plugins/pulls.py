@@ -23,7 +23,8 @@ from laar.core.decision import Completion, Decision
 from laar.core.interfaces import View
 from laar.core.plugin import Answering, Core, Meter, Part, Plugin, Pricing, Sample
 from laar.fleet.endpoints import Floats, Slots
-from laar.plugins.apart import Prefillers, may_be_apart
+from laar.plugins.apart import ApartSettings, Prefillers, may_be_apart
+from laar.plugins.modes import Usable
 from laar.prefix.match import PrefixMatch
 from laar.units import duration
 
@@ -134,6 +135,7 @@ class Pulls(Plugin):
         self._free_at: dict[int, float] = {}
         self._paces: dict[int, tuple[float, float]] = {}  # the learned factor, and when
         self._counts: Counter[str] = Counter()  # pulls by model
+        self._settings = ApartSettings()
 
     @staticmethod
     def of(decision: Decision) -> Pull | None:
@@ -141,8 +143,12 @@ class Pulls(Plugin):
         return Pull.among(decision.parts)
 
     def join(self, core: Core) -> None:
-        """Keep the table, the prefixes and the settings."""
+        """Keep the core."""
         self._core, self._table = core, core.table
+
+    def use(self, settings: Mapping[type, Any]) -> None:
+        """Use new settings."""
+        self._settings = settings.get(ApartSettings, self._settings)
 
     def filter(self, group: Group, able: Slots, answering: Answering, now: float) -> Part | None:
         """Take part where two endpoints can pull from each other."""
@@ -165,7 +171,7 @@ class Pulls(Plugin):
         if prefixes is None or match is None or apart:
             return None
         groups, tokens = table.pull_group[slots], match.tokens[table.model_id]
-        if alone := [number for number, mode in table.modes.items() if mode.own_prefix]:
+        if alone := Usable.own_prefixes(group):
             groups[np.isin(view.model_id, alone)] = -1
         if group.on_trial:
             groups[-1] = -1
@@ -179,7 +185,7 @@ class Pulls(Plugin):
         def computed(slot: int) -> float:
             return prefixes.computed(slot, match.chain, shares.item(slot)) * tokens.item(slot)
 
-        rate = self._core.settings.transfer_tokens_per_s
+        rate = self._settings.transfer_tokens_per_s
         held = shares * tokens
         found = self.offers(slots, groups, part.slots, held, computed, rate, view.now)
         return found if may_be_apart(view.request) else None

@@ -21,6 +21,7 @@ from laar.core.decision import Completion, Decision
 from laar.errors import SettingError
 from laar.faults import Fault
 from laar.plugins.adapters import Adapters
+from laar.plugins.modes import Modes
 from laar.prefix.lengths import DIGEST
 from laar.request import Request
 from laar.settings.routing import Accuracy
@@ -52,6 +53,7 @@ class Learning:
         # In shadow mode, or without a view, the answering model is unknown.
         if request.shadow or not isinstance(cell, Features):
             return
+        mode = Modes.of(decision) if decision.parts else None
         self.reports.decided(
             decision.id,
             decision.model,
@@ -62,7 +64,7 @@ class Learning:
             policy=decision.policy,
             now=decision.now,
             adapter=Adapters.of(decision) if decision.parts else "",
-            reproducible=request.reproducible or bool(decision.mode and decision.mode.reproducible),
+            reproducible=request.reproducible or (mode is not None and mode.reproducible),
         )
 
     def settled(self, decision: Decision, end: Completion) -> None:

@@ -151,6 +151,7 @@ class Picker:
                 self.problems.report(Fault.DEGRADED, None, name)
             self._faulty.clear()
         self.director.use(settings.routing.director, policies)
+        self.director.plugins.use(*settings.routing.of_plugins)
         if capability.digest != self.learning.assessor.capability.digest:
             self.learning.assessor.use(capability)
             self.director.engines.reassess(capability.speed)
@@ -168,12 +169,6 @@ class Picker:
         artifact = self.settings.accuracy.capability
         fault = self.learning.fault_of_artifact(artifact, served)
         self.problems.report(Fault.ARTIFACT, fault)
-        used = self.table.model_of.keys() & self.learning.assessor.measured
-        modes, models = self.settings.routing.director.modes, self.table.models
-        named = (f"{model}:{name}" for model in models for name in modes.get(model, ()))
-        if unused := ", ".join(name for name in named if name not in used):
-            unused += " is not used: the artifact lacks it or its times, or a model has this name"
-        self.problems.report(Fault.MODES, unused or None, "artifact")
 
     def waited(self, outcome: Outcome) -> None:
         """Record the outcome of a wait in flow control."""
@@ -190,10 +185,6 @@ class Picker:
             self.director.engines.restarted(slot)
         self.health.read(slot, reading.kv_usage, reading.refused, self.clock())
         self.director.plugins.ask("read", slot, reading)
-        refuses, modes = self.director.candidates.refused.refuses, self.table.modes.values()
-        if refused := ", ".join(mode.name for mode in modes if refuses(mode, self.clock())):
-            refused += ": not used, as engines refuse requests with the mode's members"
-        self.problems.report(Fault.MODES, refused or None, "engines")
         beliefs = self.prefixes
         # Without a capacity, the cached content is a guess. Orders are kept by address.
         if self.context.in_use is not None and not math.isnan(reading.capacity_tokens):
@@ -219,7 +210,7 @@ class Picker:
 
     def _director(self) -> Director:
         routing = self.settings.routing
-        return Director(
+        director = Director(
             self.table,
             build_policies(routing.weights, routing.given, routing.policies),
             routing.director,
@@ -231,6 +222,8 @@ class Picker:
             health=self.health,
             on_fault=self._part_failed,
         )
+        director.plugins.use(*routing.of_plugins)
+        return director
 
     def _sharer(self, snapshot: Path | None) -> Sharer | None:
         """Return a sharer for the store, or else for a snapshot file; None if neither is set."""

@@ -68,11 +68,11 @@ def _aliases(loaded: Loaded) -> Iterator[str]:
     served = dict.fromkeys(model for spec in _declared(loaded.settings) for model in spec.models)
     if loaded.settings.kubernetes or not served:
         return  # pods report their models once found
-    director = loaded.settings.routing.director
-    for model in director.modes:
+    routing = loaded.settings.routing
+    for model in routing.asking.modes:
         if model not in served:
             yield f"{loaded.at(f'routing.modes.{model}')}{unknown('model', model, served)}"
-    for alias, models in director.aliases.items():
+    for alias, models in routing.director.aliases.items():
         for model in models:
             if model not in served:
                 yield (

@@ -16,9 +16,10 @@ from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings, Enforcement
 from laar.declaring import Applies
 from laar.errors import LaarError, SettingError
-from laar.fleet.modes import ByModel, Members
 from laar.flow.settings import FlowSettings
 from laar.health import HealthSettings
+from laar.plugins.apart import ApartSettings
+from laar.plugins.modes import ByModel, Members, ModesSettings
 from laar.policies import Profile, build_plugins, build_policies
 from laar.policies.registry import Parameters
 from laar.prefix.index import MAX_BYTES
@@ -36,6 +37,8 @@ _MEMBERS = "`chat: {reasoning_effort: low}`"
 
 @declared(CostWeights)
 @declared(DirectorSettings)
+@declared(ModesSettings)
+@declared(ApartSettings)
 @declared(Enforcement)
 @declared(
     StreamSettings,
@@ -149,6 +152,16 @@ class Routing(Section):
     def director(self) -> DirectorSettings:
         """Return the director's settings."""
         return part(DirectorSettings, self)
+
+    @property
+    def asking(self) -> ModesSettings:
+        """Return the modes in which models may be asked."""
+        return part(ModesSettings, self)
+
+    @property
+    def of_plugins(self) -> tuple[object, ...]:
+        """Return the settings of plug-ins."""
+        return self.asking, part(ApartSettings, self)
 
 
 def _reads_alike(api: Api, members: Members) -> bool:

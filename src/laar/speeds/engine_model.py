@@ -44,14 +44,14 @@ class EndpointConstants:
 
     Args:
         of: slots of the endpoints.
-        modes: which model, or mode, is asked at each; None for their models.
+        model_id: which model or variant is asked at each, in `judged`; None for their models.
         models: the table's models when they were worked out.
         slots: requests that the engine runs concurrently; infinite if it was not full lately.
         tokens: mean length of the model's answers; 0 if not known.
     """
 
     of: Slots
-    modes: Slots | None
+    model_id: Slots | None
     models: Sequence[str]
     base_s: Floats
     c: Floats

@@ -29,9 +29,9 @@ answers still teach the second line and the paces. Errors are relative to the pr
 tokens to the mean of prediction and measurement. Outliers count linearly, old samples fade, and no
 answer can push a constant beyond its bounds.
 
-A mode (`laar.fleet.modes`) shares its model's lines. How much longer or shorter its answers are is
-taken from the artifact, for which all modes were asked the same questions. While serving they are
-not: hard questions go to other modes than easy ones, and are asked several times.
+A variant of a model, which is asked in another way, shares the model's lines. How much longer or
+shorter its answers are is taken from the artifact, for which all were asked the same questions.
+While serving they are not: hard questions go elsewhere than easy ones, and are asked several times.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Began:
             fetch from slower memory, an adapter's load, a wake-up, or an unseen prefill elsewhere.
         reads: whether its prompt is prefilled there.
         visits: only its prompt is prefilled there; another endpoint answers.
-        mode: the mode in which it is asked; empty if in none.
+        variant: the variant of the model that is asked; empty if it is the model itself.
 
     `Engines` sets the other fields. `work_s` is `plain_s` with the effect of the context (`x`).
     """
@@ -88,7 +88,7 @@ class Began:
     teaches: bool = True
     reads: bool = True
     visits: bool = False
-    mode: str = ""
+    variant: str = ""
     model: EngineModel = field(init=False)
     work_s: float = field(init=False)
     ahead_s: float = field(init=False)
@@ -128,7 +128,7 @@ class Engines:
     # -- used by decisions ---------------------------------------------------------------------
 
     def length(self, name: str) -> float:
-        """Return the length of a model's answers in a mode, as a multiple of those without it."""
+        """Return the length of a variant's answers, as a multiple of those of its model."""
         if (length := self._lengths.get(name)) is None:
             model = self._table.model_of.get(name, name)
             own_s, usual_s = self._speed(name).answer_s, self._speed(model).answer_s
@@ -137,7 +137,7 @@ class Engines:
         return length
 
     def constants(self, slots: Slots, model_id: Slots | None = None) -> EndpointConstants:
-        """Return the constants of `slots`, for their models or these modes of them."""
+        """Return the constants of `slots`, for their models or, by index in `judged`, for these."""
         table = self._table
         if self.batches.readings != table.readings and self.batches.look(self.traffic.done_s):
             self.kept = None
@@ -145,7 +145,7 @@ class Engines:
         if (
             kept is not None
             and kept.of is slots
-            and kept.modes is model_id
+            and kept.model_id is model_id
             and kept.models is table.models
         ):
             return kept
@@ -164,7 +164,7 @@ class Engines:
         first, rest = self.paces.first[slots], self.paces.rest[slots]
         self.kept = EndpointConstants(
             of=slots,
-            modes=model_id,
+            model_id=model_id,
             models=table.models,
             base_s=first * own.base_s,
             c=first * own.c,
@@ -270,9 +270,9 @@ class Engines:
         beside_s = traffic.flight_s.item(slot) - began.flight_s
         others = max(0.0, beside_s / max(span_s, 1e-6) - 1.0)
         d0, d1 = model.rest.now
-        # As the model would have answered without the mode.
-        longer = self.length(began.mode) if began.mode else 1.0
-        if answer_tokens and began.mode:
+        # As the model itself would have answered.
+        longer = self.length(began.variant) if began.variant else 1.0
+        if answer_tokens and began.variant:
             answer_tokens = max(round(answer_tokens / longer), 1)
         # However early it ends, it says something of an endpoint that is much faster than expected.
         here_s = max(latency_s - began.rtt_s, 1e-4)  # else a near endpoint would seem quick

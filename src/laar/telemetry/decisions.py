@@ -70,7 +70,7 @@ class DecisionMemory:
         view, table, readings, size_bytes = decision.view, self.table, None, _BYTES
         if view is not None:
             size_bytes += _BYTES_PER_CANDIDATE * len(view.slots)
-            slots = set(view.slots.tolist()) if table.modes else view.slots  # one for each mode
+            slots = set(view.slots.tolist()) if table.model_of else view.slots  # each only once
             if len(slots) != len(table.active):
                 readings = TableState(
                     *(getattr(table, of.name).copy() for of in fields(TableState))

@@ -155,7 +155,7 @@ class PageModel:
         total, count = np.zeros(self._table.capacity), np.zeros(self._table.capacity)
         for record in records[:_RECENT]:
             if (view := record.decision.view) is not None and view.knows_outcomes:
-                # An endpoint is as many candidates as its model has modes.
+                # An endpoint is as many candidates as its model has variants.
                 np.add.at(total, view.slots, view.probability)
                 np.add.at(count, view.slots, 1.0)
         mean: Floats = np.divide(total, count, out=np.full(len(total), math.nan), where=count > 0)

@@ -25,7 +25,7 @@ from random import Random
 
 import numpy as np
 
-from laar.core.decision import ApartRule
+from laar.plugins.apart import ApartRule
 from laar_lab.claims import Evidence, Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope

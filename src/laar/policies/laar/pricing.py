@@ -136,7 +136,7 @@ def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInpu
     if not (
         engine is not None
         and engine.of is slots
-        and engine.modes is view.model_id
+        and engine.model_id is view.model_id
         and engine.models is table.models
         and engines.batches.readings == table.readings
     ):
@@ -163,7 +163,7 @@ def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInpu
         crowded=crowded(engines, table, slots, view.tokens),
         engine=engine,
         asked=asked,
-        rate=rate / (len(set(slots.tolist())) if table.modes else len(slots)),
+        rate=rate / (len(set(slots.tolist())) if table.model_of else len(slots)),
         mean_work_s=mean_work_s,
         answers=view.request.answers,
     )

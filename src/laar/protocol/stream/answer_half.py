@@ -107,7 +107,7 @@ class AnswerHalf(StreamState):
             explained = event.status in EXPLAINED
             self.read_answer = self.read_answer or decision.flight.read or explained
         read = (self.read_answer or dialect.shows_answers) and not event.end
-        own = decision.model if decision.mode is None else decision.mode.model
+        own = decision.flight.variant_of or decision.model
         answer.names = (self.asked, self.target or "", own)
         reply = answer.replied(decision, event, read=read, stored=self.stores_answer)
         is_text = not event.encoded and (event.streamed or "json" in event.media_type)

@@ -447,8 +447,9 @@ class RequestHalf(StreamState):
             )
         if body.data is not None and (target := decision.rewrite or request.model) != self.asked:
             self._fit(bytes(body.data), target)
-        if body.data is not None and (mode := decision.mode) is not None:
-            body.replace(splice_members(bytes(body.data), mode.members[request.api]))
+        if body.data is not None and decision.parts:
+            for members in filter(None, gather(decision, "members")):
+                body.replace(splice_members(bytes(body.data), members))
         self.dialect.send(decided, body, out)
         body.data = None  # kept until now: after an error the body is forwarded unchanged
         return RequestPhase.SENT if body.is_complete else RequestPhase.PASSING

@@ -27,7 +27,7 @@ from laar.core.cost import AIMS
 from laar.datalayer.visits import aside
 from laar.errors import RequestError, unknown
 from laar.explain.decision_record import DecisionRecord
-from laar.fleet.modes import kept_members
+from laar.plugins.modes import kept_members
 from laar.plugins.windows import Windows
 from laar.protocol import headers as names
 from laar.protocol.events import (
@@ -121,7 +121,7 @@ def read_request(picker: Picker, body: bytes, headers: Mapping[str, str]) -> Cor
         settings=replace(picker.settings.stream, allow_policy_header=True),  # an operator asks
         new_id=lambda: "explain",
         rules=picker.rules,
-        kept_members=kept_members(picker.settings.routing.director.modes),
+        kept_members=kept_members(picker.settings.routing.asking.modes),
     )
     stream = Stream(environment)
     hint, pool = headers.get(names.SUBSET), headers.get(POOL, "")

@@ -18,8 +18,8 @@ from laar.core.decision import Decision
 from laar.errors import RequestError
 from laar.fleet.away import is_away
 from laar.fleet.catalog import catalog, no_such_model
-from laar.fleet.modes import kept_members
 from laar.flow.queue import NO_ROOM
+from laar.plugins.modes import kept_members
 from laar.plugins.stored import StoredObjects
 from laar.protocol import headers as names
 from laar.protocol.agreed import DECISION_MARGIN_S
@@ -100,7 +100,7 @@ class ExternalProcessor(Recorder):
             enforced=(enforcement := settings.routing.enforcement).draw,
             resolved=None if enforcement.mode == "shadow" else settings.routing.director.aliases,
             rules=picker.rules,
-            kept_members=kept_members(settings.routing.director.modes),
+            kept_members=kept_members(settings.routing.asking.modes),
             hook=picker.context.in_use,
             held=picker.held,
             catalog=self._listed,

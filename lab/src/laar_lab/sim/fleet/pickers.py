@@ -13,6 +13,7 @@ from laar.fleet.endpoints import EndpointTable
 from laar.fleet.membership import DRAIN_LABEL, PULL_LABEL, ROLE_LABEL, EndpointSpec, Way
 from laar.health import Health
 from laar.plugins import own
+from laar.plugins.apart import ApartSettings
 from laar_lab.sim.fleet.link import generator
 from laar_lab.sim.fleet.prompts import BlockPrefixes
 from laar_lab.sim.fleet.settings import FleetSettings
@@ -50,7 +51,7 @@ def build_picker(
     health = None
     if settings.health is not None:
         health = Health(settings.health, rng=generator(seed, f"health {number}"))
-    return Director(
+    director = Director(
         table,
         policies,
         DirectorSettings(
@@ -58,9 +59,6 @@ def build_picker(
             fallbacks=settings.fallbacks,
             retries=settings.retries,
             wrong_answer_s=settings.wrong_answer_s,
-            apart=settings.apart,
-            apart_tokens=settings.apart_tokens,
-            transfer_tokens_per_s=min(site.transfer_tokens_per_s for site in sites),
         ),
         plugins=own(),
         rng=generator(seed, f"ties {number}" if number else "ties"),
@@ -68,6 +66,13 @@ def build_picker(
         prefixes=prefixes if settings.use_prefixes else None,
         health=health,
     )
+    apart = ApartSettings(
+        apart=settings.apart,
+        apart_tokens=settings.apart_tokens,
+        transfer_tokens_per_s=min(site.transfer_tokens_per_s for site in sites),
+    )
+    director.plugins.use(apart)
+    return director
 
 
 def endpoint_of(site: Site, settings: FleetSettings, *, drains: bool = False) -> EndpointSpec:

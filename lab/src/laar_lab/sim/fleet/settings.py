@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from laar.core.cost import CostWeights
-from laar.core.decision import ApartRule, DirectorSettings, Retries
+from laar.core.decision import DirectorSettings, Retries
 from laar.health import HealthSettings
+from laar.plugins.apart import ApartRule, ApartSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +62,8 @@ class FleetSettings:
     sample_answers: float = 0.01
     sample_every_s: float = 0.25
     first_tokens: Literal["seen", "sampled"] = "seen"
-    apart: ApartRule = DirectorSettings().apart
-    apart_tokens: int = DirectorSettings().apart_tokens
+    apart: ApartRule = ApartSettings().apart
+    apart_tokens: int = ApartSettings().apart_tokens
     pulls: Literal["never", "by-cost", "always"] = "never"
     pickers: int = 1
     share_delay_s: float | None = None
