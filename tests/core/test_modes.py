@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -13,10 +13,13 @@ import pytest
 from laar.accuracy.assessment import Assessment, PlainAssessor, SpeedPrior
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
+from laar.core.interfaces import View
+from laar.core.plugin import Core, Part, Plugin
 from laar.errors import RequestError
 from laar.fleet.membership import ROLE_LABEL, EndpointSpec
 from laar.flow.admission import Admission
 from laar.flow.settings import FlowSettings
+from laar.plugins import own
 from laar.plugins.adapters import Adapters
 from laar.plugins.apart import PrefillApart
 from laar.plugins.companions import beside
@@ -333,3 +336,78 @@ def test_requests_that_wait_compete_for_endpoints_and_change_no_times() -> None:
     assert again.terms is not None
     assert view.terms is not None
     assert again.terms.latency_s == pytest.approx(view.terms.latency_s)
+
+
+class Asks(Plugin):
+    """Asks at drawn points for the constants of drawn candidates."""
+
+    name = "asks"
+
+    def __init__(self, draw: random.Random) -> None:
+        self.draw = draw
+
+    def join(self, core: Core) -> None:
+        self.engines = core.engines
+
+    def filter(self, *_: object) -> Part:
+        return Part()
+
+    def prescore(self, view: View, part: Part, *_: object) -> Part:
+        return self.ask(view, part)
+
+    def price(self, view: View, *_: object) -> None:
+        self.ask(view)
+
+    def score(self, view: View, *_: object) -> None:
+        self.ask(view)
+
+    def select(self, view: View, part: Part, _at: int) -> Part:
+        return self.ask(view, part)
+
+    def complete(self, decision: Decision, _end: Completion) -> None:
+        assert decision.view is not None
+        self.ask(decision.view)
+
+    def ask(self, view: View, part: Part | None = None) -> Part:
+        draw, engines = self.draw, self.engines
+        for _ in range(draw.randrange(3)):
+            at = np.array(draw.choices(range(len(view.slots)), k=draw.randrange(1, 9)))
+            slots, model_id = view.slots, view.model_id
+            if draw.random() < 0.5:
+                slots, model_id = slots[at], model_id[at]
+            given = draw.choice([None, model_id])
+            found, engines.kept = engines.constants(slots, given), None
+            fresh, engines.kept = engines.constants(slots, given), found
+            for field in fields(fresh):
+                assert np.array_equal(getattr(found, field.name), getattr(fresh, field.name))
+        return part or Part()
+
+
+@pytest.mark.parametrize("modes", [MODES, {}], ids=["modes", "no modes"])
+@pytest.mark.parametrize("seed", range(6))
+def test_whoever_asks_for_constants_of_engines_changes_no_decision(
+    seed: int, modes: Mapping[str, Mapping[str, ModeSettings]]
+) -> None:
+    draw = random.Random(seed)
+    one, other = director(RIGHT, plugins=[Asks(draw), *own(), Asks(draw)]), director(RIGHT)
+    now = 0.0
+    for d in (one, other):
+        d.plugins.use(ModesSettings(modes=modes))
+    for number in range(20):
+        now += draw.expovariate(1.0)
+        model, may = draw.choice(["auto", "big"]), draw.random() < 0.7
+        request = asked(number, "why? " * draw.randrange(9), model=model, any_mode=may)
+        took_s, tokens = draw.uniform(0.1, 90.0), draw.choice([None, 50])
+        joins = [EndpointSpec(address=f"n{number}:1", models=("big",))] * (draw.random() < 0.1)
+        made = []
+        for d in (one, other):
+            d.table.replace(f"t{number}", joins)
+            made.append(d.decide(request, now))
+            answer(d, made[-1], now, took_s, tokens)
+        assert not one.degraded
+        assert made[0].model == made[1].model
+        assert made[0].address == made[1].address
+        terms, expected = (each.view and each.view.terms for each in made)
+        assert terms is not None
+        assert expected is not None
+        assert np.array_equal(terms.cost_s, expected.cost_s)
