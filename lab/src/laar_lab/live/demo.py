@@ -6,7 +6,8 @@
 * Models: questions with checked answers, asked again until an answer is correct, to five models.
 
 Runs of the scenes in virtual time show how large they must be for the intervals to exclude no
-difference. Others' work on the machine widens them, so the demo first waits for a quieter one.
+difference. Others' work on the machine widens them: the demo first waits for a quieter one, and if
+none comes, lets the fleet's time pass as much more slowly as others leave less of a core.
 
 laar and least-loaded run in the same picker, so they have the same retries and the same circuit
 breaker; least-loaded holds no turns back. The rivals take turns with the same requests, as in
@@ -78,8 +79,12 @@ LENGTHS_TOKENS = (4096, 8192)
 """Lengths of the questions. Longer ones would need most of the demo's time."""
 _SHARE, _SPUN_S, _AGAIN_S = 0.7, 0.3, 5.0
 """Share of a core below which the machine is busy, and seconds to measure it and until the next."""
-_LATE_S = 0.1
-"""Real seconds by which requests may be sent late before the demo says that the machine is busy."""
+_SLOWEST = 4.0
+"""Largest factor by which the fleet is slowed on a busy machine."""
+_LATE_S = 0.5
+"""The fleet's seconds by which requests may be late before the demo says the machine is busy."""
+BLOCK = 10
+"""Questions that a rule gets in a row: both rules see the same changes of the machine's load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +97,15 @@ class Size:
         failures_s: length of a turn with failures.
         questions: number of questions.
         patience_s: real seconds to wait for a quieter machine.
+        slowed: factor by which the fleet's time passes more slowly than on a quiet machine.
     """
 
-    repeat: int = 3
-    agents_s: float = 40.0
-    failures_s: float = 60.0
+    repeat: int = 4
+    agents_s: float = 36.0
+    failures_s: float = 48.0
     questions: int = 80
-    patience_s: float = 180.0
+    patience_s: float = 60.0
+    slowed: float = 1.0
 
 
 SHORT = Size(repeat=1, agents_s=15.0, failures_s=8.0, questions=6, patience_s=0.0)
@@ -158,7 +165,7 @@ async def run_demo(console: Console, directory: Path, size: Size, *, seed: int) 
         highlight=False,
     )
     demo = Demo(lines=[], faults=[])
-    await quiet(console, size.patience_s)
+    size = replace(size, slowed=await quiet(console, size.patience_s))
     rules = [named(OURS), _rival(directory)]
     await _agents(console, rules, size, demo, seed=seed, admin=admin)
     plain = Router(name=PLAIN, kind="envoy", argument="")
@@ -167,23 +174,28 @@ async def run_demo(console: Console, directory: Path, size: Size, *, seed: int) 
     return demo
 
 
-async def quiet(console: Console, patience_s: float) -> None:
-    """Wait until others leave this process most of a core; say so if that takes a while."""
-    ends_s, said = time.monotonic() + patience_s, False
+async def quiet(console: Console, patience_s: float) -> float:
+    """Wait until others leave this process most of a core.
+
+    Return the factor by which to slow the fleet: 1, unless the machine stays busy.
+    """
+    ends_s, share = time.monotonic() + patience_s, 1.0
     while time.monotonic() < ends_s:
         began_s, cpu_s = time.monotonic(), time.process_time()
         while time.monotonic() < began_s + _SPUN_S:
             pass
-        if time.process_time() - cpu_s >= _SHARE * (time.monotonic() - began_s):
-            return
-        if not said:
-            console.print(
-                f"Others keep this machine busy: waiting until it is quieter, at most "
-                f"{patience_s:g} s. On a busy machine differences show as ties.",
-                highlight=False,
-            )
-        said = True
+        busy, share = share < _SHARE, (time.process_time() - cpu_s) / (time.monotonic() - began_s)
+        if share >= _SHARE:
+            return 1.0
+        if not busy:
+            said = f"Others keep this machine busy: waiting for at most {patience_s:g} s."
+            console.print(said, highlight=False)
         await asyncio.sleep(_AGAIN_S)
+    slowed = min(_SLOWEST, 1.0 / max(share, 1e-9))
+    if slowed > 1.0:
+        said = f"It stays busy: the fleet, and so the demo, takes {slowed:.1f} times as long."
+        console.print(said, highlight=False)
+    return slowed
 
 
 def _rival(directory: Path) -> Router:
@@ -211,7 +223,11 @@ async def _agents(
     )
     with tempfile.TemporaryDirectory(prefix="laar-demo-") as directory:
         async with simulated(
-            Path(directory), "gorgo-main", 2, 0.2, num_blocks=CACHE_TOKENS // BLOCK_TOKENS
+            Path(directory),
+            "gorgo-main",
+            2,
+            0.2 * size.slowed,
+            num_blocks=CACHE_TOKENS // BLOCK_TOKENS,
         ) as engines:
             race = _race(
                 rules,
@@ -249,7 +265,7 @@ async def _failures(
         )
 
     with tempfile.TemporaryDirectory(prefix="laar-demo-") as directory:
-        async with simulated(Path(directory), "gorgo-main", 4, 0.12) as engines:
+        async with simulated(Path(directory), "gorgo-main", 4, 0.12 * size.slowed) as engines:
             race = _race(
                 rules,
                 engines,
@@ -294,9 +310,9 @@ async def trouble(engines: Engines, *, seconds: float) -> None:
 async def _models(
     console: Console, directory: Path, size: Size, demo: Demo, *, seed: int, admin: int
 ) -> None:
-    scale = 0.15
+    scale = 0.15 * size.slowed
     asked = drawn(size.questions, seed, LENGTHS_TOKENS)
-    found: dict[str, Asked] = {}
+    found = {rule: Asked() for rule in (OURS, RIVAL)}
     async with AsyncExitStack() as stack:
         with _said(console, "models: starting five engines, the picker and Envoy"):
             fleet = await stack.enter_async_context(
@@ -308,9 +324,11 @@ async def _models(
                     changes={"routing": {"retries": NEW_MODEL}},
                 )
             )
-        for rule in (OURS, RIVAL):
-            with _said(console, f"models: {len(asked)} questions, {rule}"):
-                found[rule] = await ask(fleet.url, asked, rule, fleet.models)
+        with _said(console, f"models: {len(asked)} questions by each rule"):
+            for at in range(0, len(asked), BLOCK):
+                for rule in (OURS, RIVAL) if at // BLOCK % 2 else (RIVAL, OURS):
+                    block = asked[at : at + BLOCK]
+                    await ask(fleet.url, block, rule, fleet.models, found[rule])
     demo.faults += [fault for each in found.values() for fault in each.faults]
     seconds = {
         rule: [penalized_s(each.outcomes[query.id], scale) for query in asked]
@@ -361,8 +379,7 @@ async def _turns(console: Console, scene: str, race: Race, demo: Demo) -> list[T
     with _said(console, f"{scene}: {of} turns of {race.seconds * race.time_scale:g} s"):
         async for ended in run(race, BytesIO()):
             turns.append(ended.turn)
-            late_s = ended.turn.numbers["late_p95_s"] * race.time_scale
-            demo.late_s = max(demo.late_s, late_s)
+            demo.late_s = max(demo.late_s, ended.turn.numbers["late_p95_s"])
     return turns
 
 
@@ -409,16 +426,17 @@ def _mean(turns: Sequence[Turn], rule: str, metric: str) -> float:
 
 def _answered(turns: Sequence[Turn]) -> Line:
     """Return a line with the requests that got no whole answer, though another engine had one."""
-    lost, share = dict[str, float](), dict[str, list[float]]()
+    lost, share = dict[str, str](), dict[str, list[float]]()
     for rule in BOTH:
         own = [turn.numbers for turn in turns if turn.router == rule]
-        lost[rule] = sum(each["lost"] for each in own) / sum(each["requests"] for each in own)
+        counts = [sum(each[of] for each in own) for of in ("lost", "requests")]
+        lost[rule] = f"{counts[0]:.0f} of {counts[1]:.0f}"
         share[rule] = [1.0 - each["lost"] / each["requests"] for each in own]
     return Line(
         scene="One engine dies, another sends web pages",
         measure="requests lost by the router",
-        ours=f"{lost[OURS]:.1%}",
-        theirs=f"{lost[PLAIN]:.1%}",
+        ours=lost[OURS],
+        theirs=lost[PLAIN],
         ratio=ratio(share[OURS], share[PLAIN]),
         more_is_better=True,  # of the share that is answered
         rival=PLAIN,
@@ -444,7 +462,7 @@ def show(console: Console, demo: Demo) -> None:
         f"{RIVAL} runs in the same picker, with the same retries and circuit breaker; it holds no "
         f"turns back. {PLAIN} is least request with two retries.",
         demo.remark,
-        "This machine is busy: requests were sent late, which changes all figures."
+        "Requests were sent late, since this machine is busy, which changes all figures."
         if demo.late_s > _LATE_S
         else "",
         *(f"contract violated: {fault}" for fault in demo.faults[:_FAULTS_SHOWN]),

@@ -34,10 +34,12 @@ class Asked:
     Args:
         outcomes: outcome of each question, by its id.
         faults: violations of the contract.
+        salt: the policy's own cache.
     """
 
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
+    salt: str = field(default_factory=partial(secrets.token_hex, 8))
 
 
 def drawn(count: int, seed: int, lengths_tokens: Sequence[int]) -> list[Query]:
@@ -49,17 +51,19 @@ def drawn(count: int, seed: int, lengths_tokens: Sequence[int]) -> list[Query]:
     return [found[i] for i in order[:count]]
 
 
-async def ask(url: str, asked: Sequence[Query], policy: str, models: Mapping[str, str]) -> Asked:
-    """Ask all questions under one policy.
+async def ask(
+    url: str, asked: Sequence[Query], policy: str, models: Mapping[str, str], found: Asked
+) -> None:
+    """Ask questions under one policy, and add to what was found.
 
     Args:
         url: URL of Envoy.
         asked: the questions.
         policy: name of the policy.
         models: model of each endpoint by address, used to check the answers' headers.
+        found: what was found so far.
     """
-    found, waiting = Asked(), iter(asked)
-    salt = secrets.token_hex(8)
+    waiting = iter(asked)
 
     async def worker(session: aiohttp.ClientSession) -> None:
         for query in waiting:
@@ -70,7 +74,7 @@ async def ask(url: str, asked: Sequence[Query], policy: str, models: Mapping[str
                 session=session,
                 max_attempts=MAX_ATTEMPTS,
                 headers={names.POLICY: policy, SESSION: query.id},
-                params={"cache_salt": salt},
+                params={"cache_salt": found.salt},
             )
             found.outcomes[query.id] = outcome
             found.faults += breaches(policy, outcome, models)
@@ -78,7 +82,6 @@ async def ask(url: str, asked: Sequence[Query], policy: str, models: Mapping[str
     async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
         for _ in range(CONCURRENCY):
             group.create_task(worker(session))
-    return found
 
 
 def _holds(value: str, answer: str) -> bool:
