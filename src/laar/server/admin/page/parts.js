@@ -145,8 +145,8 @@ function showChoices(frame) {
   const all = Object.values(frame.choices).reduce((sum, of) => sum + of.decisions, 0);
   $("#choices-of").textContent = all ? `of the last ${all}` : "";
   $("#choices").replaceChildren(...choices.flatMap(([model, n, mean]) => [
-    element("span", model || "no model"), element("small", share(n / all)),
-    element("b", known(mean.cost_s) ? seconds(mean.cost_s) : "-"), known(mean.cost_s) ? bar(mean, most) : element("span"),
+    element("span", model || "no model"), known(mean.cost_s) ? bar(mean, most) : element("span"),
+    element("small", `${share(n / all)} of requests`), element("b", known(mean.cost_s) ? seconds(mean.cost_s) : "-"),
   ]));
   if (!choices.length) $("#choices").append(element("span", "No decision yet. Send a request through Envoy.", "note"));
 }
