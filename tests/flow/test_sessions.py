@@ -19,6 +19,7 @@ from laar.fleet.endpoints import EndpointSpec, Reading
 from laar.flow.admission import Admission
 from laar.flow.settings import FlowSettings
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.prefix.index import Cut
 from laar.request import Api, Request
 from support.directors import director_of
 
@@ -842,6 +843,18 @@ def test_a_conversation_without_a_name_is_the_same_after_it_was_let_in_without_r
     assert not isinstance(picker.ask(now, **turn), Decision)
     (decision,) = picker.dispatch(now + 70.0)
     assert picker.flow._turns[decision.id].has_returned
+
+
+def test_a_context_evicted_while_its_turn_ran_and_again_later_has_no_place():
+    picker = full(Picker(by_load=False))
+    _, now = conversation(picker, "one", 1.0)
+    turn = picker.ask(now, text=story("one"), tokens=6_200)
+    (place,) = picker.flow._turns.values()
+    picker.flow.sessions.index.on_cut(Cut(turn.slot, place.end, 1, 1, for_room=True))
+    picker.end(turn, now + 1.0)
+    assert picker.flow.session_counts()["placed"] == 1
+    picker.end(picker.ask(now + 1.0, tokens=6_400), now + 2.0)
+    assert picker.flow.session_counts()["placed"] == 0
 
 
 def test_a_key_of_an_application_is_no_name_once_one_of_its_conversations_has_left():

@@ -394,9 +394,11 @@ class Sessions:
         """Handle the index's report that the end of a prompt has left a cache."""
         if cut.for_room:
             self._evicted[cut.most] = cut.end
-        if (place := self._ends.pop((cut.slot, cut.end), None)) is None:
+        place = self._ends.get((cut.slot, cut.end))
+        if place is None or (place.busy and cut.for_room):  # its turn puts it back at the end
             return
-        if cut.rest and (place.busy or not cut.for_room):  # a turn failed; the one before did not
+        del self._ends[cut.slot, cut.end]
+        if cut.rest and not cut.for_room:  # a turn failed; the one before did not
             self._named.pop(_by_prompt(place.key, place.end), None)
             place.end = cut.rest
             self._ends[cut.slot, cut.rest] = place
