@@ -40,14 +40,8 @@ _MEMBERS = "`chat: {reasoning_effort: low}`"
 @declared(ModesSettings)
 @declared(ApartSettings)
 @declared(Enforcement)
-@declared(
-    StreamSettings,
-    "list_models",
-    "restore_names",
-    "allow_policy_header",
-    "conformance_headers",
-    "gateway_lists",
-)
+@declared(StreamSettings, "list_models", "restore_names", "allow_policy_header")
+@declared(StreamSettings, "conformance_headers", "gateway_lists")
 class Routing(Section):
     """Choice of an endpoint for each request."""
 

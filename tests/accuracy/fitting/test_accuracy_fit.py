@@ -108,10 +108,10 @@ def test_speed_and_characters_per_token_are_recovered(large: Fit) -> None:
 
 def test_held_out_scores_agree_with_fresh_outcomes(large: Fit) -> None:
     fresh = evaluate(large.artifact, world(400, seed=9))
-    held_out = large.evaluation.overall
-    assert held_out.brier == pytest.approx(fresh.overall.brier, abs=0.02)
-    assert held_out.auc == pytest.approx(fresh.overall.auc, abs=0.03)
-    assert held_out.calibration_error < 0.05
+    for name, held_out in large.evaluation.models.items():
+        assert held_out.brier == pytest.approx(fresh.models[name].brier, abs=0.03)
+        assert held_out.auc == pytest.approx(fresh.models[name].auc, abs=0.05)
+        assert held_out.calibration_error < 0.06
     assert large.artifact.models["odd"].held_out == large.evaluation.models["odd"]
 
 

@@ -66,8 +66,9 @@ def test_fractional_scores_are_judged_as_they_are_fitted() -> None:
         for n in range(200)
     ]
     fitted = fit(outcomes_of(*entries), created="x", data_sha256="x", hold_out=0.2)
-    assert fitted.evaluation.overall.brier < 0.001
-    assert fitted.evaluation.overall.calibration_error < 0.02
+    for held_out in fitted.evaluation.models.values():
+        assert held_out.brier < 0.001
+        assert held_out.calibration_error < 0.02
     judged = judge(fitted.artifact, questions_of(fitted.artifact, outcomes_of(*entries)))
     assert float(str(judged["brier"])) < 0.001
 

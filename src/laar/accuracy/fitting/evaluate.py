@@ -31,7 +31,6 @@ class Evaluation:
         worth: sentences on what is gained by choosing models with the artifact on these queries.
     """
 
-    overall: HeldOut
     models: Mapping[str, HeldOut]
     queries: int
     worth: str
@@ -45,9 +44,7 @@ def evaluate(artifact: Capability, held_out: Sequence[MeasuredOutcome]) -> Evalu
         (p,) = capability.probabilities((outcome.model,), features_of_outcome(outcome))
         pairs[outcome.model].append((float(p), outcome.right))
     scored = {model: np.array(rows).T for model, rows in pairs.items()}
-    predicted, right = np.concatenate(list(scored.values()), axis=1)
     return Evaluation(
-        overall=_held_out(predicted, right),
         models={model: _held_out(*columns) for model, columns in scored.items()},
         queries=len({outcome.query_id for outcome in held_out}),
         worth=_worth(capability, held_out),
