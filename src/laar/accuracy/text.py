@@ -132,9 +132,8 @@ class TaskTable(NamedTuple):
     def row(self, shares: _Floats) -> tuple[_Floats, _Floats]:
         """Return P(correct) by model for requests with these shares of tasks, and its sure part.
 
-        In the sure part each model is at most as far beyond the best single model as the lower
-        bound of its lead, which may be negative: otherwise a price of a wrong answer would prefer
-        a faster model of which nothing is known.
+        In the sure part each model leads the best single one by at most the lower bound of its
+        lead: otherwise a price of wrong answers would prefer a faster model that nobody knows.
         """
         unlike = 1 - _total(shares)
         row = shares @ self.probabilities + unlike * self.base

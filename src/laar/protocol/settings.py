@@ -56,9 +56,8 @@ class StreamSettings:
     fleet (of the pool, if the route names one) and the aliases. Otherwise, and always in shadow
     mode or with a subset hint, a single endpoint answers, and may require a key."""
     restore_names: bool = True
-    """Whether the `model` in answers becomes the name that the client used, such as `auto`, where
-    they pass through the picker uncompressed (shape `gateway`, full duplex). If false, and in all
-    others, it is the endpoint's, which says who answered, as x-laar-model always does."""
+    """Whether the `model` of uncompressed answers that pass through the picker (`gateway`, full
+    duplex) becomes the client's, such as `auto`; in others it is the one that answered."""
     allow_policy_header: bool = False
     """Whether a client's x-laar-policy may select another policy for its request: to compare
     policies, since some cost other clients time. Otherwise it is removed, and the answer says so in
