@@ -139,7 +139,7 @@ attack: $(STAMP)  ## hostile clients, engines, stores and files, and the answer 
 	$(BIN)/pytest -q tests/attack --attack-table
 
 # The tests that measure what other projects' bug reports describe.
-REPORTED := tests/context/test_context_whole.py tests/datalayer/test_dns.py tests/datalayer/test_model_windows.py tests/prefix/test_prefix_lengths.py tests/prefix/test_stored_twice.py tests/engines/test_vllm_plan.py tests/plugins/test_swaps.py $(patsubst %,tests/server/test_%.py,adapter_names attempts blame client_libraries deadly_bodies early_signs equal_engines frozen_pages full_fleet models_away models_in_paths names_in_answers never_cached pages_for_people prefillers quick_engines responses session_token swapping useless_forms ways windows) tests/health/test_refused_kinds.py
+REPORTED := tests/context/test_context_whole.py tests/datalayer/test_dns.py tests/datalayer/test_model_windows.py tests/prefix/test_prefix_lengths.py tests/prefix/test_stored_twice.py tests/engines/test_vllm_plan.py tests/plugins/test_swaps.py tests/sim/test_odd_engines.py $(patsubst %,tests/server/test_%.py,adapter_names attempts blame client_libraries deadly_bodies early_signs equal_engines frozen_pages full_fleet models_away models_in_paths names_in_answers never_cached pages_for_people prefillers quick_engines responses session_token swapping useless_forms ways windows) tests/health/test_refused_kinds.py
 
 reported: $(STAMP)  ## numbers of situations from other projects' bug reports, nearly all through a real Envoy
 	$(BIN)/pytest -q -m "not slow" --figures $(REPORTED)

@@ -320,11 +320,16 @@ class SimulatedEngine:
             self._stretch(flight, work, until)
             flight.exit_s = self._free_at[0] = now + flight.seconds(flight.tokens)
         else:
-            stage_s = self._cost.stage_s(work)
+            stage_s = self._cost.stage_s(work) * self._strain(work.decodes)
             for stage, free_at in enumerate(self._free_at):
                 flight.exit_s = max(flight.exit_s, free_at) + stage_s
                 self._free_at[stage] = flight.exit_s
         self._flights.append(flight)
+
+    def _strain(self, decodes: int) -> float:
+        """Return how many times as long an iteration takes because of the size of its batch."""
+        above = self._settings.collapse_above
+        return self._settings.collapse_factor if 0 < above < decodes else 1.0
 
     def _prefill(self, seq: Seq, chunk: int, flight: _Flight, work: Work) -> None:
         work.add_chunk(chunk, seq.context, self._cost.kv_groups(seq.context + chunk))
@@ -339,7 +344,9 @@ class SimulatedEngine:
 
     def _stretch(self, flight: _Flight, work: Work, until: float) -> None:
         """Merge iterations that only decode, as long as they are alike and begin before `until`."""
-        flight.line = self._cost.decode_line(work.decodes)
+        base, slope = self._cost.decode_line(work.decodes)
+        strain = self._strain(work.decodes)
+        flight.line = base * strain, slope * strain
         flight.context = work.decode_context - work.decodes
         most = min([seq.left for seq in flight.decoded])
         size, free = self._block_size, self._pool.free

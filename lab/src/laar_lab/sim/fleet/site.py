@@ -141,12 +141,19 @@ class EngineHost:
 
     def abort(self, job_id: str) -> None:
         """Drop a queued or running job without calling its callbacks."""
+        self._waiting.pop(job_id, None)
+        self._begun.discard(job_id)
+        late_s = self._settings.abort_late_s
+        if not late_s:
+            self._drop(job_id)
+        elif late_s < math.inf:
+            self._clock.at(self._clock.now + late_s, self._drop, job_id)
+
+    def _drop(self, job_id: str) -> None:
         shorter = self._engine.cut(self._clock.now)
         if shorter is not None:
             self._plan(shorter)
         self._engine.abort(job_id)
-        self._waiting.pop(job_id, None)
-        self._begun.discard(job_id)
 
     def _admit(
         self, job: Job, on_first: OnFirst, on_end: OnEnd, on_accepted: Callable[[], None]
