@@ -65,7 +65,7 @@ class EngineSettings:
             HTTP endpoint has a real server instead.
         intake_s_per_token: intake time per token of the prompt (parsing, tokenizing, hashing).
         kv_events: report prefix-cache changes in each `Step`.
-        collapse_above: number of decoding sequences above which an iteration takes `collapse_factor`
+        collapse_above: number of decoding sequences above which an iteration takes that factor
             times as long, as where a graph was captured for no larger batch; 0 for none.
         collapse_factor: that factor.
         abort_late_s: time for which an engine goes on with a job whose client has left; infinite if
