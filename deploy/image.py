@@ -23,7 +23,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "deploy" / "image.lock"
-EXTRAS = ("kv-events", "otel", "share", "tls")
+EXTRAS = ("kv-events", "share", "tls")
 PLATFORMS = {
     "amd64": ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"),
     "arm64": ("manylinux_2_28_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64"),

@@ -71,14 +71,6 @@ def install(extra: str) -> str:
     return f"in a clone of laar: pip install {target}"
 
 
-def unusable_environment(fault: ValueError) -> SettingError:
-    """Return the error for variables that OpenTelemetry's SDK can't use."""
-    return SettingError(
-        f"the environment's OTEL_* variables can't be used: {fault}; correct or unset them",
-        setting="otlp",
-    )
-
-
 def first_fault(error: ValidationError, whole: str = "the entry") -> str:
     """Return the first error in a value, with its location but without the value's content."""
     first = error.errors(include_url=False, include_input=False)[0]

@@ -64,19 +64,6 @@ GENERATES: Mapping[Api, bool | None] = {
 
 
 @dataclass(slots=True, kw_only=True)
-class Trace:
-    """The client's trace that a decision belongs to.
-
-    Args:
-        trace_id: 32 hex digits.
-        span: the decision's span, for the tracer; laar does not read it.
-    """
-
-    trace_id: str
-    span: Any
-
-
-@dataclass(slots=True, kw_only=True)
 class Request:
     """One request, read once from its headers and body.
 
@@ -138,7 +125,6 @@ class Request:
         first_token_seen: whether the picker will see the first token of the answer, which is then
             streamed and read as it passes.
         prefill_in_place: the answering endpoint must prefill, so no header may name a prefiller.
-        trace: the client's trace, for the decision's span; None for nearly all requests.
     """
 
     id: str
@@ -186,7 +172,6 @@ class Request:
     shadow: bool = False
     first_token_seen: bool = True
     prefill_in_place: bool = False
-    trace: Trace | None = None
 
     @property
     def generates(self) -> bool | None:

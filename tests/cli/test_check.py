@@ -71,7 +71,6 @@ WRONG = [
     Wrong("no choice", "routing:\n  mode: sometimes", "'sometimes'", "'enforce'", line=2),
     Wrong("policy", "routing:\n  policy: laaar", "`laaar`", "did you mean `laar`?", line=2),
     Wrong("parameter", "routing:\n  baselines: {llm-d: {x: 1}}", "unknown parameter `x`", line=2),
-    Wrong("collector", "otlp:\n  traces: 127.0.0.1:4318", "give a whole URL", line=2),
     Wrong("routes", "context:\n  routes: [{name: a}, {name: a}]", "two routes", "rename one"),
     # endpoints
     Wrong("no name", "endpoints: [{address: 'https://127.0.0.1', model: m}]", "needs `sni`"),

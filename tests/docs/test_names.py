@@ -23,7 +23,6 @@ from laar_lab.experiments import all_experiments
 
 OTHERS = {
     *("CLAUDE_CODE_MAX_CONTEXT_TOKENS", "CUDA_MPS_PIPE_DIRECTORY", "KVAwareRouter"),
-    *("OTEL_EXPORTER_OTLP_CERTIFICATE", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"),
     *("defaultRequestTTL", "flowControl", "maxBytes", "maxConcurrency", "maxRequests"),
     *("peakPrefillThroughput", "queueDepthThreshold"),
     *("OffloadingConnector", "caCertificates", "endpointpicker_POOL_NAMESPACE_ext_proc"),

@@ -30,7 +30,7 @@ class Echo(Handler):
 
     def __init__(self, call, seen):
         self.call, self.seen = call, seen
-        seen.append(("open", dict(call.metadata())))
+        seen.append(("open", None))
 
     def receive(self, message):
         self.seen.append(("message", len(message)))

@@ -288,7 +288,7 @@ def test_an_order_is_learned_after_sending_and_before_the_next_body():
     hooks = Picker(settings, seed=1, clock=lambda: 0.0).context
     due = []
     hooks.later = due.append
-    names = ("method", "id", "tenant", "trace_parent", "trace_state")
+    names = ("method", "id", "tenant")
     plain = dict.fromkeys(names, "")
     head = Head(path=PATHS["chat"], upgrade=False, signed=False, control=(), named=UNNAMED, **plain)
     call = {"api": Api.CHAT, "model": "m", "head": head, "may_change": True, "shows_answer": True}

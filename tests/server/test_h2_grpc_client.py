@@ -106,14 +106,6 @@ async def test_the_peers_timeout_is_extended_for_a_first_message_that_arrives_sl
     assert await call.read() == b"a"
 
 
-async def test_metadata_arrives_as_from_a_grpc_server(served, channel):
-    call = echo(channel, metadata=(("traceparent", "00-a"),))
-    await call.write(b"a")
-    await call.read()
-    (metadata,) = (what for kind, what in served.seen if kind == "open")
-    assert metadata["traceparent"] == "00-a"
-
-
 async def test_an_unknown_method_is_unimplemented(channel):
     call = channel.stream_stream("/test.Test/Other")()
     with pytest.raises(grpc.aio.AioRpcError) as ended:

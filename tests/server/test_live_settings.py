@@ -358,7 +358,7 @@ def in_force(runner):
 
 def picker(path, paths):
     """Build a picker from a file in which the settings at `paths` differ; do not run it."""
-    made = document({"flow.enabled", "decisions.log", "otlp.traces", *paths})
+    made = document({"flow.enabled", "decisions.log", *paths})
     path.write_text(yaml.safe_dump(made))
     runner = Runner(load(path), seed=1)
     runner.collectors.declare(runner.picker.settings.listed())

@@ -73,7 +73,6 @@ OTHER: dict[str, Any] = {
     "context.routes": [{"name": "rag", "mode": "observe"}],
     "decisions.log": "decisions.jsonl",
     "decisions.viewers_token_file": "token",
-    "otlp.traces": "http://127.0.0.1:1/v1/traces",
     "share.url": "redis://127.0.0.1:1/0",
     "share.username": "somebody",
     "share.password_file": "password",

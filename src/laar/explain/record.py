@@ -1,8 +1,7 @@
 """Render a decision's record: the terms of every candidate, and why others were excluded.
 
-The page, the decision log, `laar explain` and spans are all built from this rendering; spans have
-their own names for its fields (`laar.telemetry.tracing`). Units are in the names; a field without a
-unit is a count, a share in 0..1, or text.
+The page, the decision log and `laar explain` are all built from this rendering. Units are in the
+names; a field without a unit is a count, a share in 0..1, or text.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ MAX_ROWS = 32
 """Maximum number of candidates, and of filtered endpoints, in a record; the rest are dropped."""
 
 _TAKEN_OUT = -1.0
-"""Score of excluded candidates in logs and spans, which have columns of numbers but not the mask
+"""Score of excluded candidates in logs, which have columns of numbers but not the mask
 (`Decision.eligible`)."""
 
 
@@ -62,7 +61,6 @@ def _decision(record: DecisionRecord) -> dict[str, object]:
         "id": decision.id,
         "time": record.time_s,
         "request_id": request.id,
-        "trace_id": request.trace.trace_id if request.trace else "",
         "mode": "shadow" if request.shadow else "enforce",
         "policy": decision.policy,
         "reason": decision.reason,

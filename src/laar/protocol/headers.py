@@ -77,8 +77,6 @@ TTFT_OBJECTIVE = "x-slo-ttft-ms"
 REQUEST_ID = "x-request-id"
 ANSWERED_IDS = (REQUEST_ID, "request-id")
 """Headers of a refusal with the request's id: those that OpenAI's and Anthropic's clients read."""
-TRACE_PARENT = "traceparent"
-TRACE_STATE = "tracestate"
 
 MODEL = "x-laar-model"
 ENDPOINT = "x-laar-endpoint"
@@ -211,8 +209,6 @@ class Head:
     tenant: str
     upgrade: bool
     signed: bool
-    trace_parent: str
-    trace_state: str
     control: tuple[str, ...]
     tried: str = ""
     companion_of: str = ""
@@ -234,7 +230,7 @@ def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
 
     An Envoy that does not send the picker a request's headers sends these with its body.
     """
-    read = {TRACE_PARENT, TRACE_STATE, tenant_header.lower(), *GIVEN}
+    read = {tenant_header.lower(), *GIVEN}
     read.update(CONTROL_HEADERS, SIGNATURES, SESSION_HEADERS, AGENT_HEADERS)
     headers = sorted(read.union(PATIENCE_HEADERS, PARENT_HEADERS))
     return [*_NAMED_ATTRIBUTES, *(f"{_ATTRIBUTE_START}{of}{_ATTRIBUTE_END}" for of in headers)]
@@ -261,8 +257,6 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         tenant=tenant and _tenant(tenant, secret=tenant_header in CREDENTIALS),
         upgrade="upgrade" in headers or method == "CONNECT",
         signed=not SIGNATURES.isdisjoint(headers),
-        trace_parent=get(TRACE_PARENT, ""),
-        trace_state=get(TRACE_STATE, ""),
         control=tuple(_REMOVED.intersection(headers)),
     )
     if not PATIENCE_HEADERS.isdisjoint(headers):

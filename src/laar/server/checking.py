@@ -64,11 +64,6 @@ def _assemble(loaded: Loaded) -> None:
     async def start() -> None:
         runner = Runner(loaded)
         runner.prepare()
-        if (spans := runner.picker.observability.spans) is not None:
-            try:  # finds errors that would prevent startup, such as invalid OTEL_* numbers
-                spans.begin()
-            finally:
-                spans.end()
 
     asyncio.run(start())
 

@@ -35,12 +35,11 @@ from laar.protocol.stream import HeldBytes
 from laar.server.context_hooks import ContextHooks
 from laar.server.learning import Learning
 from laar.settings import Settings
-from laar.settings.reading import ENVIRONMENT
 from laar.settings.routing import Routing
 from laar.settings.section import part
 from laar.sharing.settings import SharingSettings
 from laar.telemetry.metrics import Metrics
-from laar.telemetry.observability import Observability, exporter
+from laar.telemetry.observability import Observability
 from laar.telemetry.pools import PoolMetrics
 from laar.telemetry.problems import Problems
 
@@ -101,7 +100,6 @@ class Picker:
         self.pools = PoolMetrics(
             self.director, flow.admission, admission=self.admission, clock=clock
         )
-        traces = settings.otlp.traces
         self.observability = Observability(
             self.director,
             self.learning.reports,
@@ -110,7 +108,6 @@ class Picker:
             clock=clock,
             about=self._about,
             log=settings.decisions.log,
-            spans=None if traces is None else exporter(None if traces == ENVIRONMENT else traces),
         )
         self._watch()
         self.context = ContextHooks(

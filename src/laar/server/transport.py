@@ -36,9 +36,6 @@ class Code(IntEnum):
 class Call(Protocol):
     """One call, as its handler sees it."""
 
-    def metadata(self) -> list[tuple[str, str]]:
-        """Return the request's headers."""
-
     def send(self, message: bytes) -> None:
         """Send a message."""
 

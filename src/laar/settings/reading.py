@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, ClassVar
-from urllib.parse import urlsplit
 
 from annotated_types import Ge, Gt, Le
-from pydantic import AfterValidator
 
 from laar.datalayer import probe, scrape
 from laar.declaring import Applies
 from laar.protocol.stream import StreamSettings
 from laar.settings.section import Section, declared
-
-ENVIRONMENT = "environment"
 
 
 class Readings(Section):
@@ -67,35 +63,3 @@ class Decisions(Section):
     """File with the token that the admin port requires, except for metrics, health and /outcomes:
     `Authorization: Bearer ...`, or in the page's form. None: everything else is served on
     loopback only."""
-
-
-def _where(value: str) -> str:
-    if value == ENVIRONMENT:
-        return value
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path in ("", "/"):
-        raise ValueError(
-            f"give a whole URL, such as http://127.0.0.1:4318/v1/traces, or `{ENVIRONMENT}`"
-        )
-    if "@" in parts.netloc or parts.query:
-        raise ValueError(
-            "settings are shown by /config: keep secrets in OTEL_EXPORTER_OTLP_HEADERS"
-        )
-    return value
-
-
-Where = Annotated[str, AfterValidator(_where)]
-
-
-class Otlp(Section):
-    """OpenTelemetry over OTLP/HTTP; needs the `otel` extra.
-
-    The standard environment variables set headers, timeouts, queues and the resource.
-    """
-
-    applies: ClassVar = Applies.AFTER_RESTART
-
-    traces: Where | None = None
-    """URL for traces, usually http://HOST:4318/v1/traces, or `environment` to use
-    OTEL_EXPORTER_OTLP_ENDPOINT. Each decision whose client's trace is sampled becomes a span of
-    that trace. None: no spans."""

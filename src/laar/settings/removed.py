@@ -13,6 +13,7 @@ REMOVED_IN_0_4 = {
     "listen.tls.client_ca": "`listen.tls.client_ca_file`",
     "listen.tls.key": "`listen.tls.key_file`",
     "listen.transport": "delete it; laar's own HTTP/2 serves all callers",
+    "otlp.traces": "delete it; Envoy traces requests, and its access log links them to decisions",
     "prefix.enabled": "delete it; engines that reuse no prefixes are found by their answers",
     "routing.compare": "a second picker with `routing.mode: shadow`, or `laar lab replay`",
     "routing.compare_share": "delete it, with `routing.compare`",

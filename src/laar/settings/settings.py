@@ -21,7 +21,7 @@ from laar.fleet.membership import EndpointSpec
 from laar.protocol.stream import StreamSettings
 from laar.settings.context import ContextSection
 from laar.settings.listening import EnvoySection, Listen, Shutdown
-from laar.settings.reading import Bodies, Decisions, Headers, Otlp, Readings
+from laar.settings.reading import Bodies, Decisions, Headers, Readings
 from laar.settings.removed import REMOVED
 from laar.settings.routing import Accuracy, Flow, HealthSection, Prefix, Routing
 from laar.settings.section import Section, leaves, part, value_at
@@ -49,7 +49,6 @@ class Settings(Section):
     context: ContextSection = ContextSection()
     decisions: Decisions = Decisions()
     share: Share = Share()
-    otlp: Otlp = Otlp()
     envoy: EnvoySection = EnvoySection()
     shutdown: Shutdown = Shutdown()
 

@@ -1,4 +1,4 @@
-"""Observability of a running picker: decision memory, history and log, spans, the page's data.
+"""Observability of a running picker: decision memory, history and log, the page's data.
 
 One object owns the observers of decisions and completions, and their tasks. No decision depends on
 it.
@@ -12,11 +12,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from laar.accuracy.reports import Answered, OutcomeReports
 from laar.core.director import Director
-from laar.errors import SettingError, install, unusable_environment
 from laar.explain.decision_record import DecisionRecord
 from laar.faults import Fault
 from laar.telemetry.decisions import DecisionMemory
@@ -25,9 +23,6 @@ from laar.telemetry.log import DecisionLog
 from laar.telemetry.metrics import Metrics
 from laar.telemetry.page_model import PageModel
 from laar.telemetry.problems import Problems
-
-if TYPE_CHECKING:
-    from laar.telemetry.tracing import Spans
 
 
 class Observability:
@@ -39,7 +34,6 @@ class Observability:
         problems: receives those of the log.
         about: returns what the page shows of the picker's other parts.
         log: file of the decision log; None for no log.
-        spans: sends a span for each decision; None if tracing is disabled.
     """
 
     def __init__(
@@ -52,11 +46,9 @@ class Observability:
         clock: Callable[[], float],
         about: Callable[[], dict[str, object]],
         log: Path | None,
-        spans: Spans | None,
     ) -> None:
         self.version = version("laar")
         self.history = History()
-        self.spans = spans
         self.log: DecisionLog | None = None
         on_settled: list[Callable[[DecisionRecord], object]] = [
             metrics.settled,
@@ -66,8 +58,6 @@ class Observability:
             self.log = DecisionLog(log, on_problem=partial(problems.report, Fault.DECISION_LOG))
             reports.on_verdict = self.log.judged
             on_settled.append(self.log.add)
-        if spans is not None:
-            on_settled.append(spans.settled)
         self.memory = DecisionMemory(
             director.table,
             wall_clock=time.time,
@@ -92,32 +82,6 @@ class Observability:
         logging.getLogger("laar").removeHandler(self.page.events)
 
     def start(self, spawn: Callable[[str, Callable[[], Awaitable[None]]], object]) -> None:
-        """Start sending spans and writing the log, each as a task that `spawn` makes.
-
-        Raise `SettingError` if the ``OTEL_*`` environment can't be used.
-        """
-        if self.spans is not None:
-            self.spans.begin()
-            spawn("otlp traces", self.spans.run)
+        """Start writing the log, as a task that `spawn` makes."""
         if self.log is not None:
             spawn("decision log", self.log.run)
-
-
-def exporter(url: str | None) -> Spans:
-    """Return the span exporter, not started yet; only this imports OpenTelemetry.
-
-    Raise `SettingError` if the extra is not installed, or the ``OTEL_*`` environment can't be used.
-
-    Args:
-        url: where to send spans; None for what the ``OTEL_*`` environment says.
-    """
-    try:
-        from laar.telemetry.tracing import Spans
-
-        return Spans(url)
-    except ImportError:
-        raise SettingError(
-            f"this needs OpenTelemetry's SDK and exporter; {install('otel')}", setting="otlp"
-        ) from None
-    except ValueError as fault:  # the SDK reads some variables when it is imported
-        raise unusable_environment(fault) from None

@@ -27,7 +27,7 @@ _HANDLERS: Mapping[type, Callable[[Any, Any, float, list[Action]], Any]] = {
 
 
 class Stream(RequestHalf, AnswerHalf):
-    """One stream; its arguments are those of `StreamState`."""
+    """One stream; its argument is that of `StreamState`."""
 
     ignored = 0
     """Number of events that were ignored because the current phase has no entry for them."""

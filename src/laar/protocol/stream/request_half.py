@@ -392,8 +392,6 @@ class RequestHalf(StreamState):
             self.read_answer or self.dialect.shows_answers
         )
         request.prefill_in_place = not self._may_add_headers
-        if self.join is not None:
-            request.trace = self.join(head.trace_parent, head.trace_state)
 
     # -- from the decision on ----------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from laar.protocol.settings import StreamSettings
 from laar.protocol.stream.answer import Answer
 from laar.protocol.stream.body import Collected, HeldBytes
 from laar.protocol.stream.dialect import OF_OTHERS, Dialect
-from laar.request import Api, Trace
+from laar.request import Api
 
 _NO_RULES = GatewayRules(random.Random())
 _NO_RECORDER = Recorder()
@@ -69,10 +69,6 @@ class Environment:
         object.__setattr__(self, "facts_of", read)
 
 
-Join = Callable[[str, str], Trace | None]
-"""Returns the trace of a decision, given ``traceparent`` and ``tracestate``."""
-
-
 class StreamState:
     """One stream's state, shared by both halves.
 
@@ -80,7 +76,6 @@ class StreamState:
 
     Args:
         env: the state shared by all streams.
-        join: joins a client's trace; None if tracing is off.
     """
 
     dialect: Dialect = OF_OTHERS[Shape.NATIVE]
@@ -119,9 +114,8 @@ class StreamState:
     hurried_at = math.inf
     """Time after which Envoy hedges to other endpoints."""
 
-    def __init__(self, env: Environment, join: Join | None = None) -> None:
+    def __init__(self, env: Environment) -> None:
         self.env = env
-        self.join = join
         self.body = Collected(env.held)
         self.answer = Answer()
 

@@ -137,9 +137,7 @@ class Exchange(Handler):
         """Pass an event to the machine; return what it has to wait for, or None."""
         processor, call, stream = self._processor, self._call, self._stream
         if stream is None:
-            spans = processor.spans
-            join = None if spans is None else partial(spans.join, call.metadata())
-            stream = self._stream = Stream(processor.env, join)
+            stream = self._stream = Stream(processor.env)
         now = processor.clock()
         if type(event) is ResponseBody and stream.read_answer and not stream.dialect.shows_answers:
             processor.sampler.read(1, now)

@@ -60,7 +60,6 @@ class ExternalProcessor(Recorder):
         self.clock = picker.clock
         self.metrics = picker.metrics
         self.flow = flow
-        self.spans = picker.observability.spans
         # Not methods that only pass on a call: these are called for each request.
         self.replied, self.ended = director.replied, director.settle  # type: ignore[method-assign]
         self.stored = director.plugins.get(StoredObjects).keeps  # type: ignore[method-assign]
@@ -159,8 +158,6 @@ class ExternalProcessor(Recorder):
             self._picker.doubt_names("")
         if error.reason in NO_ROOM:
             self.metrics.full.refused(request.model, time.time())
-        if self.spans is not None:
-            self.spans.refused(request, error)
         return Refused(error.with_traceback(None))  # its frames and the error form a cycle
 
     def answered(self, answer: Immediate) -> None:

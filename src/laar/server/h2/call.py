@@ -46,7 +46,6 @@ class H2Call:
         self,
         connection: Connection,
         stream_id: int,
-        headers: Sequence[tuple[bytes, bytes]],
         *,
         longest_bytes: int,
     ) -> None:
@@ -58,7 +57,6 @@ class H2Call:
         """Whether part of a message was received."""
         self._connection = connection
         self._answered = False  # whether anything was sent
-        self._headers = headers
         self._longest_bytes = longest_bytes
         self._unframer: Unframer | None = None  # holds an incomplete message
         self._owed_bytes = 0  # used bytes of the stream's window, not replenished yet
@@ -74,11 +72,6 @@ class H2Call:
         self._end: tuple[Code, str] | None = None
 
     # -- for handlers --------------------------------------------------------------------------
-
-    def metadata(self) -> list[tuple[str, str]]:
-        """Return the request's headers."""
-        given = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in self._headers)
-        return [(name, value) for name, value in given if not name.startswith(":")]
 
     def send(self, message: bytes) -> None:
         """Send a message, in the same loop iteration if the peer's windows allow it."""

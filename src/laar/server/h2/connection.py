@@ -240,7 +240,7 @@ class Connection(asyncio.Protocol):
             self._server.open_calls.take(-1, 0)
             self._reset(stream_id, ErrorCodes.REFUSED_STREAM)
             return
-        call = H2Call(self, stream_id, headers, longest_bytes=self._server.longest_bytes)
+        call = H2Call(self, stream_id, longest_bytes=self._server.longest_bytes)
         self._calls[stream_id] = call
         named = dict(headers)
         begin = self._server.methods.get(named.get(b":path", b""))
