@@ -47,7 +47,7 @@ from laar.protocol.sampling import Sampler
 from laar.protocol.stream import StreamSettings
 from laar.server.extproc import ExternalProcessor
 from laar.server.extproc.exchange import Exchange
-from laar.server.h2 import Call, Code
+from laar.server.h2 import Code, H2Call
 from laar.server.memory import keep_freed, keep_young
 from laar.settings.routing import Flow, Routing
 from laar.telemetry.metrics import Metrics
@@ -69,10 +69,6 @@ CACHES_BYTES = 128 << 20
 MODELS = ("granite-3.1-2b", "granite-3.1-8b", "phi3-mini", "phi3-medium", "llama-3.1-swallow-8b")
 
 
-# Metadata sent by an Envoy without tracing.
-METADATA = (("te", "trailers"), ("user-agent", "envoy"), ("x-forwarded-for", "10.0.0.1"))
-
-
 class Caller:
     """An exchange's transport, which keeps the answers."""
 
@@ -81,10 +77,6 @@ class Caller:
         self.is_over = False
         self._free = asyncio.Event()
         self._free.set()
-
-    def metadata(self) -> Sequence[tuple[str, str | bytes]]:
-        """Return the metadata of Envoy's call."""
-        return METADATA
 
     def send(self, message: bytes) -> None:
         """Keep an answer."""
@@ -110,7 +102,7 @@ class Caller:
 async def time_answer(picker: ExternalProcessor, messages: Sequence[bytes]) -> float:
     """Return the CPU seconds from the body, a native exchange's second message, to its answer."""
     caller = Caller()
-    exchange = Exchange(picker, cast(Call, caller))
+    exchange = Exchange(picker, cast(H2Call, caller))
     taken = 0.0
     for number, message in enumerate(messages):
         began = time.process_time()

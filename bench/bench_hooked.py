@@ -29,7 +29,7 @@ from bench.prompts import corpora
 from bench.prompts.templates import TEMPLATES
 from laar.server.extproc import ExternalProcessor
 from laar.server.extproc.exchange import Exchange
-from laar.server.h2 import Call
+from laar.server.h2 import H2Call
 from laar.server.picker import Picker
 from laar.settings import Settings
 
@@ -59,7 +59,7 @@ async def spent(
 ) -> tuple[float, float]:
     """Return the CPU seconds from the body to its answer, and for the whole request."""
     caller = Caller()
-    exchange = Exchange(at, cast(Call, caller))
+    exchange = Exchange(at, cast(H2Call, caller))
     answer = whole = 0.0
     for number, message in enumerate(messages):
         began = time.process_time()

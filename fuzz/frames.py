@@ -13,7 +13,7 @@ from jh2.hpack import Decoder, Encoder
 
 from fuzz.choices import Choices
 from fuzz.written import Written, by_the_library
-from laar.server.h2 import Call, H2Server, Handler
+from laar.server.h2 import H2Call, H2Server, Handler
 from laar.server.h2.connection import Connection
 
 __all__ = ["frames"]
@@ -55,7 +55,7 @@ _runner = asyncio.Runner()
 class _Echo(Handler):
     """Sends back each message, but waits when it is asked to."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: H2Call) -> None:
         self._call = call
         self.heard: list[bytes] = []
         self.ends = 0
@@ -88,7 +88,7 @@ class _Side:
         self.connection._fail = _noting(fail, self.faults)  # type: ignore[method-assign]
         self.connection.connection_made(cast(asyncio.Transport, self.socket))
 
-    def _begin(self, call: Call) -> _Echo:
+    def _begin(self, call: H2Call) -> _Echo:
         self.begun.append(_Echo(call))
         return self.begun[-1]
 

@@ -20,11 +20,11 @@ from google.protobuf.message import DecodeError
 
 from laar.protocol.agreed import PICKING_SERVICE
 from laar.server.extproc import SERVICE
-from laar.server.transport import Call, Code, Handler
+from laar.server.transport import Code, Handler
 from laar.wire.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 if TYPE_CHECKING:
-    from laar.server.h2 import H2Server
+    from laar.server.h2 import H2Call, H2Server
 
 _SERVICE = "grpc.health.v1.Health"
 _READY_NAMES = ("", "readiness", "inference-extension", SERVICE)
@@ -69,7 +69,7 @@ class HealthService:
 class _Check(Handler):
     """A call to `Check`, with a single request message."""
 
-    def __init__(self, health: HealthService, call: Call) -> None:
+    def __init__(self, health: HealthService, call: H2Call) -> None:
         self._health = health
         self._call = call
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from enum import IntEnum
-from typing import Protocol
 
 MOST_STREAMS = 100_000
 """Maximum streams per connection, as in the circuit breaker of laar's bootstraps."""
@@ -31,22 +30,6 @@ class Code(IntEnum):
     RESOURCE_EXHAUSTED = 8
     UNIMPLEMENTED = 12
     INTERNAL = 13
-
-
-class Call(Protocol):
-    """One call, as its handler sees it."""
-
-    def send(self, message: bytes) -> None:
-        """Send a message."""
-
-    def end(self, code: Code = Code.OK, text: str = "") -> None:
-        """End the call once all messages are sent; has no effect if called again."""
-
-    def hold(self) -> None:
-        """Stop passing messages to the handler until `release`; the peer soon has to wait."""
-
-    def release(self) -> None:
-        """End the hold and pass on waiting messages."""
 
 
 class Handler:

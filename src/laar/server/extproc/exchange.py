@@ -31,11 +31,12 @@ from laar.protocol.openai import try_read
 from laar.protocol.stream import Stream
 from laar.server.extproc.messages import ANSWERS, PASSED, before_chunk, chunk_of, event_of, patience
 from laar.server.flow_control import Waiting
-from laar.server.transport import Call, Code, Handler
+from laar.server.transport import Code, Handler
 from laar.wire import ext_proc_pb2 as pb
 
 if TYPE_CHECKING:
     from laar.server.extproc.processor import ExternalProcessor
+    from laar.server.h2 import H2Call
 
 
 Wait = Callable[[], Awaitable[Event]]
@@ -48,7 +49,7 @@ LATE_S = 5.0
 class Exchange(Handler):
     """One stream, from its first message to its end; the processor is shared by all streams."""
 
-    def __init__(self, processor: ExternalProcessor, call: Call) -> None:
+    def __init__(self, processor: ExternalProcessor, call: H2Call) -> None:
         self._processor = processor
         self._call = call
         self._stream: Stream | None = None  # created at the first message

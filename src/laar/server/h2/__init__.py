@@ -6,7 +6,8 @@ is written at once. Read `connection` first; `library` adapts jh2, with `guard` 
 the drain.
 """
 
+from laar.server.h2.call import H2Call
 from laar.server.h2.listening import H2Server
-from laar.server.transport import Call, Code, Handler
+from laar.server.transport import Code, Handler
 
-__all__ = ["Call", "Code", "H2Server", "Handler"]
+__all__ = ["Code", "H2Call", "H2Server", "Handler"]

@@ -15,9 +15,10 @@ from laar.datalayer.endpoints_file import split_address
 from laar.datalayer.visits import occurs
 from laar.server.h2.connection import GREETING_S, Connection
 from laar.server.h2.guard import BufferShare
-from laar.server.transport import MOST_STREAMS, Call, Handler, listener
+from laar.server.transport import MOST_STREAMS, Handler, listener
 
 if TYPE_CHECKING:
+    from laar.server.h2.call import H2Call
     from laar.server.tls import Identity
 
 _LOG = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ class H2Server:
         self.open_calls = BufferShare(2 * max_streams)
         self.held_bytes = BufferShare(HELD_BYTES)
         self.max_streams = max_streams
-        self.methods: dict[bytes, Callable[[Call], Handler]] = {}
+        self.methods: dict[bytes, Callable[[H2Call], Handler]] = {}
         self.connections: set[Connection] = set()
         self.stopping = False
         self._port = port
@@ -75,7 +76,7 @@ class H2Server:
 
     # -- methods -------------------------------------------------------------------------------
 
-    def add_method(self, service: str, name: str, begin: Callable[[Call], Handler]) -> None:
+    def add_method(self, service: str, name: str, begin: Callable[[H2Call], Handler]) -> None:
         """Serve a method; `begin` is called for each call."""
         self.methods[f"/{service}/{name}".encode()] = begin
 
