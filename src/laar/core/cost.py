@@ -40,12 +40,10 @@ _MAX_PENALTY = 1e100  # keeps costs finite however often a model was tried
 
 
 class Aim(NamedTuple):
-    """What a fleet is for, as weights of seconds; the first two are 1 while nothing prefills.
+    """What a fleet is for, as weights of seconds.
 
-    Args:
-        after: weight, in overload, of a second that company adds after a first token.
-        during: the same of a second by which a prefill delays requests in flight.
-        coming: factor on the seconds that requests yet to come will wait for a prompt.
+    `after` weighs what company adds after a first token, and `during` what a prefill delays others
+    in flight, both in overload (1 while nothing prefills); `coming` what later requests wait for.
     """
 
     after: float
