@@ -82,7 +82,7 @@ This page is generated from the code by `python docs/reference/generate.py`; `la
 prints the same texts. Exit status 2 means a fault that the user can correct; the message names it
 and the remedy.
 
-`calibrate` and `fit` need the extra `fit`. `demo`, `evaluate`, `race`, `sim-endpoint`, `tune`,
+`calibrate` and `fit` need the extra `fit`. `demo`, `evaluate`, `race`, `sim-endpoint`,
 `up` and `lab` come with laar-lab
 (in a clone, `pip install ./engine ./lab`), and are described in `lab/commands.md`.
 """

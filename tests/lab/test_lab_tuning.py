@@ -1,15 +1,9 @@
-"""`laar tune` climbs on a trace, prints the best weights, and reports bad input."""
+"""The tuner climbs on a trace to the best weights."""
 
-import json
 from itertools import islice
 
-import yaml
-from typer.testing import CliRunner
-
-from laar.cli import app
 from laar.core.cost import CostWeights
 from laar.policies.laar.outlook import Outlook
-from laar.settings import load
 from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost
 from laar_lab.sim.fleet import Arrival, FleetSettings, Prompt, Site, spread
 from laar_lab.tuning.climb import repeated, tune
@@ -72,35 +66,3 @@ def test_the_result_is_the_best_weights_instead_of_the_last_tried():
     tuner = climb(trace(30), max_windows=8)
     won = [score.weights for score in tuner.history if score.outcome == "accepted"]
     assert tuner.best == (won[-1] if won else INITIAL)
-
-
-def tune_command(directory, *options, requests=60):
-    lines = [
-        {"timestamp": 40 * i, "input_length": 640, "output_length": 4, "hash_ids": [i % 5]}
-        for i in range(requests)
-    ]
-    (directory / "trace.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    ends = [
-        {"name": f"{n}:80", "profile": "gorgo-main", "rtt_ms": ms} for n, ms in (("a", 1), ("b", 9))
-    ]
-    (directory / "fleet.yaml").write_text(yaml.safe_dump({"endpoints": ends}))
-    fleet = str(directory / "fleet.yaml")
-    options = ("--fleet", fleet, "--window", "20", "--windows", "3", *options)
-    return CliRunner().invoke(app, ["tune", str(directory / "trace.jsonl"), *options])
-
-
-def test_the_command_tunes_a_trace_and_prints_settings_that_the_picker_loads(tmp_path):
-    outcome = tune_command(tmp_path)
-    assert outcome.exit_code == 0, outcome.output
-    assert len(outcome.stderr.splitlines()) == 3
-    settings = tmp_path / "laar.yaml"
-    settings.write_text("endpoints: [{address: '10.0.0.1:80', model: m}]\n" + outcome.stdout)
-    found = yaml.safe_load(outcome.stdout)["routing"]
-    assert load(settings).settings.routing.weights == CostWeights(**found)
-
-
-def test_the_command_reports_an_unknown_objective_and_an_empty_trace(tmp_path):
-    outcome = tune_command(tmp_path, "--objective", "mean")
-    assert outcome.exit_code == 2
-    assert "mean" in outcome.stderr
-    assert "no window has been measured" in tune_command(tmp_path, requests=0).stderr

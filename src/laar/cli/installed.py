@@ -32,7 +32,7 @@ OWN = {
 }
 """laar's own commands and where they are defined, in the order of `laar --help`."""
 
-OF_LAB = ("demo", "evaluate", "lab", "race", "sim-endpoint", "tune", "up")
+OF_LAB = ("demo", "evaluate", "lab", "race", "sim-endpoint", "up")
 """Commands of laar-lab; if it is missing, they print how to install it."""
 
 

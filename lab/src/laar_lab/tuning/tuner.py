@@ -54,10 +54,6 @@ in a corner of the bounds, one sample in 2**n is clipped back to the incumbent."
 SIGMA_MAX = 1.0
 """Maximum sigma; its steps are typically a factor of e, and wider ones exceed usual bounds."""
 
-TUNABLE = {"k_rtt": (0.005, 2.0), "k_queue": (0.02, 2.0), "k_delay": (0.02, 2.0)}
-"""Weights of the cost, each with its floor and cap. No floor is zero, since a tuner that can switch
-a term off will eventually do so: its objective does not measure what the term protects."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunerSettings:
