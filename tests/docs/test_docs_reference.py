@@ -16,7 +16,7 @@ from laar.core.guards import Reasoned
 from laar.flow import queue
 from laar.plugins import own
 from laar.policies.own import OWN
-from laar.policies.registry import Kind
+from laar.policies.registry import PartKind
 from laar.protocol import headers
 from laar.server.runner import Runner
 from laar.settings import Settings
@@ -50,7 +50,7 @@ def test_every_header_is_described():
 
 def test_every_part_of_a_policy_is_described():
     page = (DOCS / "guides/write-a-scorer.md").read_text()
-    parts = [name for kind in OWN if kind is not Kind.POLICY for name in OWN[kind]]
+    parts = [name for kind in OWN if kind is not PartKind.POLICY for name in OWN[kind]]
     assert [
         name for name in parts if f"| `{name}`" not in page and f"`, `{name}`" not in page
     ] == []

@@ -16,7 +16,7 @@ from laar.policies import POLICY_NAMES, build_policies
 from laar.policies.llm_d import FewestTokens, StickyUntilSaturated, llm_d
 from laar.policies.own import OWN
 from laar.policies.pickers import ShuffledMaxScore, WeightedRandom
-from laar.policies.registry import Kind, find
+from laar.policies.registry import PartKind, find
 from laar.request import Api, Request
 from laar_lab.policy_text import parse_policy
 from support.directors import director_of
@@ -89,7 +89,7 @@ def test_the_page_on_policies_lists_each_policy_and_parameter() -> None:
     for name in POLICY_NAMES:
         assert f"`{name}`" in page
         if name != "laar":
-            for parameter, each in find(OWN, Kind.POLICY, name).parameters().items():
+            for parameter, each in find(OWN, PartKind.POLICY, name).parameters().items():
                 if isinstance(each.default, int | float) and not isinstance(each.default, bool):
                     assert f"`{parameter}` {each.default:g}" in page
 

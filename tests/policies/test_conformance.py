@@ -21,7 +21,7 @@ from laar.core.interfaces import View
 from laar.core.policy import Policy
 from laar.policies import POLICY_NAMES, build_policies
 from laar.policies.own import OWN
-from laar.policies.registry import Kind
+from laar.policies.registry import PartKind
 from support.conformance import check_all
 
 BY_CHANCE_OR_IN_TURN = {
@@ -36,7 +36,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     **{f"policy {name}": lambda name=name: build_policies(CostWeights())[name]
        for name in POLICY_NAMES},
     **{f"{kind} {name}": partial(factory, **REQUIRED.get(name, {}))
-       for kind in (Kind.FILTER, Kind.SCORER, Kind.PICKER)
+       for kind in (PartKind.FILTER, PartKind.SCORER, PartKind.PICKER)
        for name, factory in OWN[kind].items()},
 }  # fmt: skip
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from laar.core.cost import AIMS, CostWeights
-from laar.policies.laar.pricing import Asked, PricingInputs, price
+from laar.policies.laar.pricing import Backlog, PricingInputs, price
 from laar.speeds.engine_model import EndpointConstants
 
 NOW = 5.0
@@ -19,7 +19,7 @@ def each(value):
 
 ENGINE = EndpointConstants(
     of=np.arange(2),
-    modes=None,
+    model_id=None,
     models=("m",),
     base_s=each(0.08),
     c=each(2.0),
@@ -33,7 +33,9 @@ ENGINE = EndpointConstants(
     slots=each(np.inf),
     tokens=each(100),
 )
-ASKED = Asked(ahead_s=each(0.7), since=each(NOW), free_at=each(NOW), load=each(0.0), came=each(0.0))
+SENT = Backlog(
+    ahead_s=each(0.7), since=each(NOW), free_at=each(NOW), load=each(0.0), came=each(0.0)
+)
 INPUTS = PricingInputs(
     weights=CostWeights(aim="answer"),
     now=NOW,
@@ -46,7 +48,7 @@ INPUTS = PricingInputs(
     again=each(0.5),
     crowded=None,
     engine=ENGINE,
-    asked=ASKED,
+    backlog=SENT,
     rate=0.0,
     mean_work_s=0.0,
 )
@@ -75,7 +77,7 @@ def test_each_field_of_a_price_matches_a_hand_calculation():
 @pytest.mark.parametrize("aim", AIMS)
 def test_an_aim_weighs_what_crowding_adds_after_first_tokens_and_who_comes_meanwhile(aim):
     after, during, coming = AIMS[aim]
-    busy = replace(INPUTS, rate=2.0, again=None, asked=ASKED._replace(load=each(0.8), came=each(9)))
+    busy = replace(INPUTS, rate=2.0, again=None, backlog=SENT._replace(load=each(0.8), came=each(9)))
     plain, aimed = price(busy), price(replace(busy, weights=CostWeights(aim=aim)))
     assert aimed.ttft_s.tolist() == plain.ttft_s.tolist()
     assert aimed.latency_s.tolist() == plain.latency_s.tolist()
@@ -100,7 +102,7 @@ FULL = replace(ENGINE, slots=each(2))
     [
         ({"cached_tokens": each(1000)}, "prefill_s", 0.0),
         ({"rtt_s": each(1.05)}, "ttft_s", 4.25),
-        ({"asked": ASKED._replace(ahead_s=each(0))}, "queue_s", 1.4),
+        ({"backlog": SENT._replace(ahead_s=each(0))}, "queue_s", 1.4),
         ({"again": each(0)}, "evicted_s", 0.0),
         ({"in_flight": each(0)}, "others_s", 0.5 * 2.4),
         ({"engine": replace(ENGINE, answer_s=each(0))}, "base_s", 0.1),

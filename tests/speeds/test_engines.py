@@ -14,9 +14,9 @@ from scipy.optimize import lsq_linear
 from laar.accuracy.assessment import SpeedPrior
 from laar.fleet.endpoints import Reading
 from laar.fleet.membership import EndpointSpec
-from laar.policies.laar.pricing import asked_of, crowded
+from laar.policies.laar.pricing import backlog_of, crowded
 from laar.speeds.engines import Began, Engines
-from laar.speeds.lines import FORGET, Line
+from laar.speeds.lines import FORGET, FittedLine
 from laar.speeds.traffic import Elsewhere
 from support.directors import table_of
 
@@ -124,7 +124,7 @@ def test_loading_an_artifact_while_serving_has_the_effect_of_a_restart(
 
 
 def ahead(engines, slots, now, read):
-    return asked_of(engines.traffic, slots, now).seconds_ahead(now, read)
+    return backlog_of(engines.traffic, slots, now).seconds_ahead(now, read)
 
 
 def test_a_wrong_speed_in_the_artifact_is_corrected_by_learning():
@@ -361,7 +361,7 @@ def test_a_coefficient_at_its_bound_does_not_distort_the_others(seed):
     """The reference is SciPy's solver for least squares with bounds."""
     rng = np.random.default_rng(seed)
     low, high = (0.0, 0.05, 0.0), (2.0, 3.0, 0.5)
-    line = Line(prior=(1.0, 1.0, 0.0), doubt=(1e3, 1e3, 1e3), low=low, high=high)
+    line = FittedLine(prior=(1.0, 1.0, 0.0), doubt=(1e3, 1e3, 1e3), low=low, high=high)
     features = np.column_stack([np.ones(16), rng.uniform(0.0, 2.0, (16, 2))])
     values = features @ [1.0, 1.5, -0.4] + rng.normal(0.0, 0.05, 16)
     for row, value in zip(features.tolist(), values.tolist(), strict=True):
@@ -373,7 +373,7 @@ def test_a_coefficient_at_its_bound_does_not_distort_the_others(seed):
 
 
 def test_samples_that_cannot_be_solved_are_rejected():
-    line = Line(prior=(1.0, 0.0), doubt=(1.0, 1.0), low=(0.0, 0.0), high=(100.0, 100.0))
+    line = FittedLine(prior=(1.0, 0.0), doubt=(1.0, 1.0), low=(0.0, 0.0), high=(100.0, 100.0))
     with np.errstate(all="ignore"):
         for _ in range(40):
             line.learn((9e8, 9e8), 1.0, 1e-8)
@@ -385,7 +385,7 @@ def test_samples_that_cannot_be_solved_are_rejected():
 
 def test_a_line_is_learned_despite_outliers_and_followed_when_it_changes():
     rng = random.Random(3)
-    line = Line(prior=(1.0, 0.0), doubt=(1.0, 1.0), low=(0.0, 0.0), high=(100.0, 100.0))
+    line = FittedLine(prior=(1.0, 0.0), doubt=(1.0, 1.0), low=(0.0, 0.0), high=(100.0, 100.0))
 
     def feed(slope, count):
         for number in range(count):

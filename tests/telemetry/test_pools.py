@@ -7,7 +7,7 @@ import pytest
 from laar.core.decision import Completion, Decision
 from laar.errors import RequestError
 from laar.fleet.membership import POOL_LABEL, EndpointSpec
-from laar.flow.admission import Admission, Outcome
+from laar.flow.admission import Admission, Waited
 from laar.flow.settings import FlowSettings
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.request import Request
@@ -83,9 +83,9 @@ def test_lateness_is_counted_at_the_decision_only_beyond_the_objective() -> None
 def test_a_request_held_past_its_objective_counts_as_late() -> None:
     fleet = Fleet(endpoint("a:1"))
     decision = fleet.ask(ttft_objective_s=5.0)
-    fleet.pools.waited(Outcome(ticket=1, verdict=decision, waited_s=1.0))
+    fleet.pools.waited(Waited(ticket=1, verdict=decision, waited_s=1.0))
     assert fleet.pools.expected_late()["", "m"] == 0
-    fleet.pools.waited(Outcome(ticket=1, verdict=decision, waited_s=10.0))
+    fleet.pools.waited(Waited(ticket=1, verdict=decision, waited_s=10.0))
     assert fleet.pools.expected_late()["", "m"] == 1
 
 

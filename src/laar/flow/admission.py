@@ -73,7 +73,7 @@ _SHOWN = 50
 
 
 @dataclass(slots=True, kw_only=True)
-class Outcome:
+class Waited:
     """The outcome of a request that waited, and how long it waited."""
 
     ticket: Hashable
@@ -198,7 +198,7 @@ class Admission:
             item = replace(item, for_context=True, earlier_s=earlier_s, hold_s=hold_s)
         return self._hold(item, now)
 
-    def dispatch(self, now: float, is_late: Callable[[], bool] = lambda: False) -> list[Outcome]:
+    def dispatch(self, now: float, is_late: Callable[[], bool] = lambda: False) -> list[Waited]:
         """Dispatch the requests that can be sent; return the outcomes since the last call.
 
         Once it `is_late`, the rest is left to the next call (`Queue.dispatch`).
@@ -213,7 +213,7 @@ class Admission:
         def slot_of(verdict: Verdict) -> int | None:
             return verdict.slot if isinstance(verdict, Decision) else None
 
-        outcomes, left = list[Outcome](), list[tuple[Item, Verdict]]()
+        outcomes, left = list[Waited](), list[tuple[Item, Verdict]]()
         for item, verdict in self.queue.dispatch(now, admit, slot_of=slot_of, is_late=is_late):
             has_room = not isinstance(verdict, RequestError)
             if item.for_context and not has_room:
@@ -229,7 +229,7 @@ class Admission:
                 hold = self._hold_of(item)
                 self.bearing.ends(hold, now, has_room=has_room)
                 self._held[verdict.id] = hold, now
-            outcomes.append(Outcome(ticket=item.id, verdict=verdict, waited_s=waited_s))
+            outcomes.append(Waited(ticket=item.id, verdict=verdict, waited_s=waited_s))
         self.queue.keep(left)
         return outcomes
 

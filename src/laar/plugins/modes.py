@@ -143,7 +143,7 @@ class Usable(Part):
 
 
 @dataclass(slots=True)
-class _Asks(Part):
+class _Choices(Part):
     """A request that may be in a mode.
 
     Args:
@@ -231,13 +231,13 @@ class Modes(Plugin):
 
     def prescore(
         self, view: View, part: Usable, group: Group, match: PrefixMatch | None
-    ) -> _Asks | None:
+    ) -> _Choices | None:
         """Correct what is believed of caches for the modes in which prompts begin differently."""
         if not view.request.any_mode:
             return None
         chains, table, prefixes = dict[int, Chain](), self._table, self._core.prefixes
         if group.variants is None or match is None or prefixes is None:
-            return _Asks(part.modes, chains)
+            return _Choices(part.modes, chains)
         for model_id, mode in part.modes.items():
             at = np.flatnonzero(view.model_id == model_id)
             if mode.own_prefix and len(at):
@@ -251,9 +251,9 @@ class Modes(Plugin):
                 if view.again is not None:
                     view.again[at] = 0.0 if of.again is None else of.again[slots]
                 chains[model_id] = of.chain
-        return _Asks(part.modes, chains)
+        return _Choices(part.modes, chains)
 
-    def select(self, view: View, part: _Asks, at: int) -> Part:
+    def select(self, view: View, part: _Choices, at: int) -> Part:
         """Return the candidate's mode; from here on, the prompt is as that changes it."""
         model_id = view.model_id.item(at)
         mode = part.modes.get(model_id)

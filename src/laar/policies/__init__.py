@@ -13,7 +13,7 @@ from laar.errors import SettingError
 from laar.plugins import own as own_plugins
 from laar.policies.own import OWN
 from laar.policies.profile import PartUse, PickerUse, Profile, ScorerUse
-from laar.policies.registry import Kind, Parameters, find
+from laar.policies.registry import Parameters, PartKind, find
 
 __all__ = [
     "POLICY_NAMES",
@@ -25,7 +25,7 @@ __all__ = [
     "build_policies",
 ]
 
-POLICY_NAMES = tuple(OWN[Kind.POLICY])
+POLICY_NAMES = tuple(OWN[PartKind.POLICY])
 """laar's own policies."""
 
 
@@ -48,7 +48,7 @@ def build_policies(
     """
     given = given or {}
     policies = {
-        name: _made(Kind.POLICY, name, given.get(name, {}), weights)
+        name: _made(PartKind.POLICY, name, given.get(name, {}), weights)
         for name in dict.fromkeys([*POLICY_NAMES, *given])
     }
     for name, profile in (profiles or {}).items():
@@ -62,12 +62,12 @@ def build_plugins(given: Mapping[str, Parameters]) -> list[Plugin]:
     Raises:
         SettingError: a plug-in or parameter is unknown, or it cannot be loaded or created.
     """
-    laars = {Kind.PLUGIN: {plugin.name: type(plugin) for plugin in own_plugins()}}
-    named = [find(laars, Kind.PLUGIN, name).make(of) for name, of in given.items()]
+    laars = {PartKind.PLUGIN: {plugin.name: type(plugin) for plugin in own_plugins()}}
+    named = [find(laars, PartKind.PLUGIN, name).make(of) for name, of in given.items()]
     return [*(plugin for plugin in own_plugins() if plugin.name not in given), *named]
 
 
-def _made(kind: Kind, name: str, given: Parameters, weights: CostWeights) -> Any:
+def _made(kind: PartKind, name: str, given: Parameters, weights: CostWeights) -> Any:
     """Create a policy or a part; those named ``laar`` get the cost's weights."""
     found = find(OWN, kind, name)
     of_cost = asdict(weights) if name == "laar" and not found.origin else {}
@@ -82,11 +82,11 @@ def _composed(name: str, profile: Profile, weights: CostWeights) -> Policy:
     picker = profile.picker
     return Policy(
         name=name,
-        filters=[_made(Kind.FILTER, of.name, of.parameters, weights) for of in profile.filters],
+        filters=[_made(PartKind.FILTER, of.name, of.parameters, weights) for of in profile.filters],
         scorers=[
-            (_made(Kind.SCORER, of.name, of.parameters, weights), of.weight)
+            (_made(PartKind.SCORER, of.name, of.parameters, weights), of.weight)
             for of in profile.scorers
         ],
-        picker=_made(Kind.PICKER, picker.name, picker.parameters, weights),
+        picker=_made(PartKind.PICKER, picker.name, picker.parameters, weights),
         knows_retries=any(of.name == "laar" for of in profile.scorers),
     )

@@ -20,7 +20,7 @@ from laar.policies.llm_d import (
     llm_d,
 )
 from laar.policies.pickers import MaxScore, ShuffledMaxScore, WeightedRandom
-from laar.policies.registry import Factory, Kind
+from laar.policies.registry import Factory, PartKind
 from laar.policies.simple import (
     LeastLoaded,
     LoadAware,
@@ -67,9 +67,9 @@ def _guide(**given: float) -> Policy:
     )
 
 
-OWN: dict[Kind, dict[str, Factory]] = {
-    Kind.FILTER: {"label": Label, "prefix-affinity": StickyUntilSaturated},
-    Kind.SCORER: {
+OWN: dict[PartKind, dict[str, Factory]] = {
+    PartKind.FILTER: {"label": Label, "prefix-affinity": StickyUntilSaturated},
+    PartKind.SCORER: {
         "laar": _laar,
         "queue": QueueDepth,
         "kv-cache-utilization": KvCacheUtilization,
@@ -78,12 +78,12 @@ OWN: dict[Kind, dict[str, Factory]] = {
         "least-loaded": LeastLoaded,
         "session-affinity": SessionAffinity,
     },
-    Kind.PICKER: {
+    PartKind.PICKER: {
         "max-score": MaxScore,
         "shuffled-max-score": ShuffledMaxScore,
         "weighted-random": WeightedRandom,
     },
-    Kind.POLICY: {
+    PartKind.POLICY: {
         "laar": _alone("laar", _laar, knows_retries=True),
         # llm-d's picker breaks ties at random, and an idle fleet has nothing but ties.
         "load-aware": _alone("load-aware", LoadAware, picker=ShuffledMaxScore),

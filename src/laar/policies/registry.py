@@ -30,7 +30,7 @@ Parameters = Mapping[str, object]
 """Values by parameter: strings, numbers, true or false."""
 
 
-class Kind(StrEnum):
+class PartKind(StrEnum):
     """The five kinds of extension, by the names used in messages."""
 
     FILTER = "filter"
@@ -42,7 +42,7 @@ class Kind(StrEnum):
     @property
     def group(self) -> str:
         """The entry-point group."""
-        return "laar.policies" if self is Kind.POLICY else f"laar.{self}s"
+        return "laar.policies" if self is PartKind.POLICY else f"laar.{self}s"
 
     @property
     def method(self) -> str:
@@ -61,7 +61,7 @@ class Found:
         origin: entry point and package, for messages; empty means laar's own.
     """
 
-    kind: Kind
+    kind: PartKind
     name: str
     factory: Factory
     origin: str = ""
@@ -113,16 +113,16 @@ class Found:
                 f"{self.title}: returns a {type(made).__name__} without a method "
                 f"`{self.kind.method}`; ask its author"
             )
-        if self.kind is Kind.POLICY and not isinstance(made, Policy):
+        if self.kind is PartKind.POLICY and not isinstance(made, Policy):
             raise SettingError(
                 f"{self.title}: returns a {type(made).__name__}; it must return a `laar.Policy`"
             )
-        if self.kind is Kind.PLUGIN:  # the core guards each of its points
+        if self.kind is PartKind.PLUGIN:  # the core guards each of its points
             return made
         return guarded(made, self.name) if self.origin else made
 
 
-def find(own: Mapping[Kind, Mapping[str, Factory]], kind: Kind, name: str) -> Found:
+def find(own: Mapping[PartKind, Mapping[str, Factory]], kind: PartKind, name: str) -> Found:
     """Return the factory of that name; import it if it is from an installed package.
 
     Args:
@@ -158,7 +158,7 @@ def _installed(group: str, _path: tuple[str, ...]) -> EntryPoints:
     return entry_points(group=group)
 
 
-def _load(kind: Kind, point: EntryPoint) -> Found:
+def _load(kind: PartKind, point: EntryPoint) -> Found:
     package = _package(point)
     origin = f"entry point `{point.name} = {point.value}` of {package}"
     try:

@@ -23,7 +23,7 @@ from laar.request import Request
 from laar.slices import Slice
 
 if TYPE_CHECKING:
-    from laar.flow.admission import Admission, Outcome
+    from laar.flow.admission import Admission, Waited
 
 _TICK_S = 0.1
 """Seconds between checks of the queue without events; a tenth of the scrape interval."""
@@ -33,7 +33,7 @@ _TICK_S = 0.1
 class Waiting:
     """A waiting request: await its outcome, or forget it."""
 
-    future: asyncio.Future[Outcome]
+    future: asyncio.Future[Waited]
     forget: Callable[[], None]
     """Cancels the wait of a client that is gone, and releases a decision just made for it."""
 
@@ -68,7 +68,7 @@ class FlowControl:
         director: Director,
         *,
         clock: Callable[[], float],
-        waited: Callable[[Outcome], object],
+        waited: Callable[[Waited], object],
     ) -> None:
         self.by_load = admission.by_load
         """Whether requests without a session may wait too."""
@@ -76,7 +76,7 @@ class FlowControl:
         self._settle = director.settle
         self._clock = clock
         self._waited = waited
-        self._waiting: dict[Hashable, asyncio.Future[Outcome]] = {}
+        self._waiting: dict[Hashable, asyncio.Future[Waited]] = {}
         self._next: asyncio.Handle | None = None
         self._opening: asyncio.TimerHandle | None = None
         self._called = False
@@ -155,7 +155,7 @@ class FlowControl:
             else loop.call_later(min(due_s, _TICK_S), self._dispatch)
         )
 
-    def _tell(self, outcome: Outcome) -> None:
+    def _tell(self, outcome: Waited) -> None:
         future = self._waiting.pop(outcome.ticket, None)
         if future is None or future.done():  # its client is gone
             self._give_back(outcome)
@@ -163,14 +163,14 @@ class FlowControl:
             future.set_result(outcome)
         self._waited(outcome)
 
-    def _forget(self, ticket: Hashable, future: asyncio.Future[Outcome]) -> None:
+    def _forget(self, ticket: Hashable, future: asyncio.Future[Waited]) -> None:
         """Forget a request whose client is gone; release its outcome if it has just arrived."""
         self._waiting.pop(ticket, None)
         self._admission.left(ticket, self._clock())
         if future.done() and not future.cancelled():
             self._give_back(future.result())
 
-    def _give_back(self, outcome: Outcome) -> None:
+    def _give_back(self, outcome: Waited) -> None:
         if isinstance(outcome.verdict, Decision):
             gone = Completion(status=None, cause="disconnect", latency_s=0.0)
             self._settle(outcome.verdict, gone)

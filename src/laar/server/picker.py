@@ -24,7 +24,7 @@ from laar.core.interfaces import PartFailure
 from laar.core.policy import Policy
 from laar.faults import Fault
 from laar.fleet.endpoints import EndpointTable, Reading
-from laar.flow.admission import Admission, Outcome
+from laar.flow.admission import Admission, Waited
 from laar.health import Health
 from laar.policies import build_plugins, build_policies
 from laar.policies.guarding import BrokenPromiseError
@@ -167,7 +167,7 @@ class Picker:
         fault = self.learning.fault_of_artifact(artifact, served)
         self.problems.report(Fault.ARTIFACT, fault)
 
-    def waited(self, outcome: Outcome) -> None:
+    def waited(self, outcome: Waited) -> None:
         """Record the outcome of a wait in flow control."""
         self.metrics.held_s.observe(outcome.waited_s)
         self.pools.waited(outcome)

@@ -20,7 +20,7 @@ from laar.accuracy.assessment import (
     SpeedPrior,
 )
 from laar.fleet.endpoints import Floats, Slots
-from laar.speeds.lines import Line
+from laar.speeds.lines import FittedLine
 
 ERROR = 0.3
 """Relative error of a prediction."""
@@ -126,13 +126,13 @@ class EngineModel:
 
     def __init__(self, speed: SpeedPrior) -> None:
         self.speed = speed
-        self.first = Line(
+        self.first = FittedLine(
             prior=_first_prior(speed),
             doubt=_first_doubt(speed),
             low=(0.0, 0.005, 0.0, 0.0, 0.0, 0.0),
             high=(60.0, 20.0, 10.0, 20.0, MAX_BEND, 5.0),
         )
-        self.rest = Line(
+        self.rest = FittedLine(
             prior=(1.0, _LEAST_SLOWED), doubt=(0.5, 0.05), low=(0.02, 0.0), high=(20.0, 5.0)
         )  # answer and 2 b, in units of a mean answer
         self.unit_s, self._answers, self._tokens = _ANSWER_S, 1.0, 0.0

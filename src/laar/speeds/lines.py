@@ -22,7 +22,7 @@ _LARGEST = 1e9
 """Samples with larger values are rejected: the squares must stay finite."""
 
 
-class Line:
+class FittedLine:
     """A linear model with bounded coefficients.
 
     Args:

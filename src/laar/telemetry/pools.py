@@ -26,10 +26,10 @@ from laar.core.director import Director
 from laar.fleet.membership import POOL_LABEL
 from laar.flow.queue import CANCELLED
 from laar.flow.settings import FlowSettings
-from laar.policies.laar.pricing import asked_of
+from laar.policies.laar.pricing import backlog_of
 
 if TYPE_CHECKING:
-    from laar.flow.admission import Admission, Outcome
+    from laar.flow.admission import Admission, Waited
 
 MAX_POOLS = 1024
 """Maximum number of pairs of pool and model, whose names come and go with endpoints."""
@@ -67,7 +67,7 @@ class PoolMetrics:
         if ttft_s > objective_s:
             self._count(decision, self._late)
 
-    def waited(self, outcome: Outcome) -> None:
+    def waited(self, outcome: Waited) -> None:
         """Count a held request as late if the wait, not known at the decision, makes it late."""
         decision = outcome.verdict
         if isinstance(decision, Decision):
@@ -121,7 +121,7 @@ class PoolMetrics:
         found: dict[_Pool, float] = {}
         if len(slots):
             c = engines.reads(slots)
-            seconds = c * asked_of(engines.traffic, slots, now).seconds_ahead(now, c)
+            seconds = c * backlog_of(engines.traffic, slots, now).seconds_ahead(now, c)
             for slot, ahead_s in zip(slots.tolist(), seconds.tolist(), strict=True):
                 spec = table.spec(slot)
                 pool = spec.labels.get(POOL_LABEL, ""), spec.models[0]

@@ -60,7 +60,7 @@ from laar.core import plugin
 from laar.core.cost import AIMS, CostWeights, Price, Terms, scores_of_costs, until_correct
 from laar.core.interfaces import View
 from laar.fleet.endpoints import Floats
-from laar.policies.laar.pricing import Pricing, PricingInputs, inputs_of, price
+from laar.policies.laar.pricing import PricingInputs, RequestPricing, inputs_of, price
 from laar.prefix.match import Demand
 from laar.speeds.engines import Engines
 from laar.speeds.traffic import MEAN_S
@@ -90,7 +90,7 @@ class Outlook:
         inputs = inputs_of(view, engines, weights)
         priced, added = price(inputs), dict[str, Floats]()
         if "price" in view.parts.points:
-            pricing = Pricing(inputs, priced, engines)
+            pricing = RequestPricing(inputs, priced, engines)
             added = plugin.price(view, pricing)
             priced = pricing.price
         total_s, others_s = priced.total_s, priced.others_s

@@ -36,7 +36,7 @@ PATIENT, URGENT = 0.05, 4.0
 _MOST_OVER = 10.0
 
 
-class Asked(NamedTuple):
+class Backlog(NamedTuple):
     """The traffic of some endpoints, from `laar.speeds.traffic.ASKED`; arrays over them.
 
     Args:
@@ -85,7 +85,7 @@ class PricingInputs:
         crowded: cache tokens missing for the prompt, as a share of those in flight; above 1 if all
             requests in flight have to end, and others after them. None if caches have room.
         engine: the constants of its engine.
-        asked: the traffic that was sent to it.
+        backlog: the traffic that was sent to it.
         rate: requests per second that reach an endpoint.
         mean_work_s: c(m)'s mean estimate for a prompt, in seconds.
     """
@@ -101,18 +101,18 @@ class PricingInputs:
     again: Floats | None
     crowded: Floats | None
     engine: EndpointConstants
-    asked: Asked
+    backlog: Backlog
     rate: float
     mean_work_s: float
     answers: int = 1
 
 
-def asked_of(traffic: Traffic, slots: Slots, now: float) -> Asked:
+def backlog_of(traffic: Traffic, slots: Slots, now: float) -> Backlog:
     """Return the traffic of some endpoints."""
     rows: Floats = traffic.rows[ASKED].take(slots, axis=1)
     recent = rows[-2:]  # `load` and `came`
     recent *= math.exp(min(0.0, traffic.load_from - now) / RATE_S)
-    return Asked(*rows)
+    return Backlog(*rows)
 
 
 def crowded(engines: Engines, table: EndpointTable, slots: Slots, tokens: Floats) -> Floats | None:
@@ -141,7 +141,7 @@ def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInpu
         and engines.batches.readings == table.readings
     ):
         engine = engines.constants(slots, view.model_id)
-    asked = asked_of(traffic, slots, now)
+    backlog = backlog_of(traffic, slots, now)
     faded = math.exp(min(0.0, traffic.arrived_at - now) / RATE_S)
     rate, load = traffic.rate_of_all * faded, traffic.load_of_all * faded
     mean_work_s = load / rate if rate > 0.0 else 0.0
@@ -149,7 +149,7 @@ def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInpu
     if table.unseen is not None:
         unseen = table.unseen[slots]
         in_flight = in_flight + unseen
-        asked = asked._replace(ahead_s=asked.ahead_s + unseen * mean_work_s)
+        backlog = backlog._replace(ahead_s=backlog.ahead_s + unseen * mean_work_s)
     return PricingInputs(
         weights=weights,
         now=now,
@@ -162,7 +162,7 @@ def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInpu
         again=view.again,
         crowded=crowded(engines, table, slots, view.tokens),
         engine=engine,
-        asked=asked,
+        backlog=backlog,
         rate=rate / (len(set(slots.tolist())) if table.model_of else len(slots)),
         mean_work_s=mean_work_s,
         answers=view.request.answers,
@@ -171,7 +171,7 @@ def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInpu
 
 def price(of: PricingInputs) -> Price:
     """Return the price of the request at each candidate."""
-    weights, engine, asked, rtt = of.weights, of.engine, of.asked, of.rtt_s
+    weights, engine, backlog, rtt = of.weights, of.engine, of.backlog, of.rtt_s
     after, during, coming = _AIMS[weights.aim]
     s, w, b, c = engine.s, engine.w, engine.b, engine.c
     base = engine.base_s + engine.e * of.seconds_per_token * of.tokens
@@ -179,13 +179,13 @@ def price(of: PricingInputs) -> Price:
     prefill = c * of.seconds_per_token * (of.tokens - of.cached_tokens)
     context = _HALF * (of.tokens + of.cached_tokens)  # mean, of the uncached tokens
     prefill = prefill * (_ONE + engine.q * context)
-    wait = ahead = engine.cw * asked.seconds_ahead(of.now, c)
+    wait = ahead = engine.cw * backlog.seconds_ahead(of.now, c)
     full = None
     if of.crowded is not None or engine.ever_full:
         n, wait, full = _wait_for_room(of, base, wait)
     # If few requests arrived, this is mostly the mean over all endpoints.
-    mean_load = float(np.add.reduce(asked.load)) / len(asked.load)
-    load = (asked.load * asked.came + FEW_CAME * mean_load) / (asked.came + _FEW_CAME)
+    mean_load = float(np.add.reduce(backlog.load)) / len(backlog.load)
+    load = (backlog.load * backlog.came + FEW_CAME * mean_load) / (backlog.came + _FEW_CAME)
     idle = _ONE - np.minimum(_MAX_LOAD, engine.cw * load)
     busy = min(1.0, mean_load / MAX_LOAD)  # aims matter under load
     after, during = _ONE - (_ONE - after) * busy, _ONE - (_ONE - during) * busy
@@ -249,7 +249,7 @@ def _wait_for_room(of: PricingInputs, base: Floats, wait: Floats) -> tuple[Float
 
 
 @dataclass(slots=True)
-class Pricing:
+class RequestPricing:
     """The price of a request, for plug-ins that change it (`laar.core.plugin.Pricing`).
 
     Args:
@@ -295,9 +295,11 @@ class Pricing:
         # A prefill for another endpoint does not wait for a batch slot.
         constants = self.engines.constants(slots)
         lone = replace(constants, answer_s=none, b=none, slots=none + np.inf)
-        asked, rate = asked_of(traffic, slots, now), traffic.visits(slots, now)
-        inputs = replace(self.inputs, rtt_s=none, crowded=None, engine=lone, asked=asked, rate=rate)
-        return price(replace(inputs, **of))
+        backlog, rate = backlog_of(traffic, slots, now), traffic.visits(slots, now)
+        inputs = replace(
+            self.inputs, rtt_s=none, crowded=None, engine=lone, backlog=backlog, rate=rate
+        )
+        return price(replace(inputs, backlog=backlog, rate=rate, **of))
 
     def pair(self, then_s: Floats, cost_s: Floats, reading: Price, transfer_s: Floats) -> Price:
         """Return the price of each candidate with its prefiller: the answer alone plus the prefill.
