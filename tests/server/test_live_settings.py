@@ -338,6 +338,7 @@ def in_force(runner):
     return {
         "endpoints": [spec for specs in declared.values() for spec in specs],
         "director": picker.director.settings,
+        "plug-ins": [getattr(of, "_settings", None) for of in picker.director.plugins.all],
         "candidates": (candidates._aliases, candidates._max_waiting),
         "weights": scorer.weights,
         "baselines": baseline._threshold,

@@ -1,6 +1,6 @@
 """A setting is declared once: the file, the features and the lab have the same defaults."""
 
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 
 import pytest
 import yaml
@@ -12,12 +12,20 @@ from laar.core.decision import DirectorSettings, Enforcement
 from laar.errors import SettingError
 from laar.flow.settings import FlowSettings
 from laar.health import HealthSettings
+from laar.plugins.apart import ApartSettings
+from laar.plugins.modes import ModesSettings
 from laar.protocol.stream import StreamSettings
 from laar.settings import Settings, load
 from laar.settings.context import ContextRoute
 from laar.settings.section import Section
 from laar_lab.sim.fleet import FleetSettings
 from support.other_settings import BASE, OTHER, document
+
+
+@dataclass
+class Plugins:
+    modes: ModesSettings
+    apart: ApartSettings
 
 
 def parts(settings):
@@ -28,6 +36,7 @@ def parts(settings):
         "health": settings.health.breaker,
         "enforcement": settings.routing.enforcement,
         "director": settings.routing.director,
+        "plug-ins": Plugins(*settings.routing.of_plugins),
         "cost": settings.routing.weights,
     }
 
@@ -50,6 +59,7 @@ def test_an_omitted_setting_has_the_default_of_its_feature():
         "health": HealthSettings(),
         "enforcement": Enforcement(),
         "director": DirectorSettings(),
+        "plug-ins": Plugins(ModesSettings(), ApartSettings()),
         "cost": CostWeights(),
     }
     assert ContextRoute(name="any").hook == ContextSettings()
