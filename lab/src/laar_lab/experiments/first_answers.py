@@ -7,7 +7,12 @@ halves the other way round, so the questions judged here were not used to choose
 
 First answers are those to clients that do not ask again, one after another on an idle fleet; they
 are compared with the best single model's, question by question. The best single model is the one
-with the highest base rate in the artifact.
+with the highest base rate in the artifact. The same is asked of each task in turn, with a fit that
+has seen the others only.
+
+Predictions are judged by their calibration error, in ten bins of all models' P(correct). Questions
+of a task are alike, so with few tasks even predictions without a bias show an error: the table has
+what they would show, on average over all ways to reverse the sign of the tasks' errors.
 
 Two at once: users who ask until the answer is correct, one or two models at a time. The time is the
 mean over the questions that some model solves. At 80 % load questions come in even intervals, a
@@ -17,9 +22,11 @@ of `laar_ttca`, as engines here decode any number of short answers at the same s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,6 +50,7 @@ _LOADED = 0
 _MANY = 64
 _LOAD = 0.8
 _QUESTIONS = 100
+_BINS, _DRAWS = 10, 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +62,34 @@ class _Run:
     every_s: float
 
 
+class _Firsts(NamedTuple):
+    """First answers and predictions, by question.
+
+    Args:
+        ours: 1 if laar's answer is correct, else 0.
+        best: the same of the best single model.
+        tasks: the questions' tasks.
+        predicted: P(correct) of each model.
+        right: whether each model's answer is correct.
+    """
+
+    ours: list[float]
+    best: list[float]
+    tasks: list[str]
+    predicted: list[list[float]]
+    right: list[list[bool]]
+
+
 def run(scope: Scope) -> Report:
     """Judge first answers on all questions, and two at once by seed."""
     path = (scope.data or Path()) / RECORDS
-    ((ours, best, tasks),) = sweep(first_answers, [(path,)], label="first-answers")
+    (known,) = sweep(first_answers, [(path,)], label="first-answers")
+    judged = {"known": known}
+    if not scope.quick:
+        count = len(set(known.tasks))
+        parts = sweep(first_answers, [(path, n, count) for n in range(count)], label="left out")
+        columns = [list(chain.from_iterable(column)) for column in zip(*parts, strict=True)]
+        judged["never seen by the fit"] = _Firsts(*columns)
     looked_up = simulated()
     cases = {
         (users, at_once): (looked_up if users == _LOADED else path, users, at_once)
@@ -71,25 +103,32 @@ def run(scope: Scope) -> Report:
         for users in of
     }
     evidence: Evidence = {
-        "first": {"": Seen(ours, best)},
+        "first": {"": Seen(known.ours, known.best)},
         f"two-{USERS}": {"": seen[USERS]},
         **({"two-loaded": {"": seen[_LOADED]}} if _LOADED in of else {}),
     }
-    return Report(tables=[_firsts(ours, best, tasks), _pairs(found, list(of))], evidence=evidence)
+    tables = [_firsts(name, firsts) for name, firsts in judged.items()]
+    tables += [_calibration(judged), _pairs(found, list(of))]
+    return Report(tables=tables, evidence=evidence)
 
 
-def first_answers(path: Path) -> tuple[list[float], list[float], Sequence[str]]:
-    """Return for each question whether laar's and the best single model's answer is correct."""
-    world = records_world(path)
+def first_answers(path: Path, unseen: int | None = None, groups: int = 2) -> _Firsts:
+    """Ask every question once on an idle fleet."""
+    world = records_world(path, unseen=unseen, groups=groups)
     known = CapabilityModel(world.capability)
     best = max(known.base_rates, key=known.base_rates.__getitem__)
     asked = world.every()
-    fleet = VirtualFleet(
-        sites_of(world.surface), FleetSettings(), seed=1, assessor=CapabilityAssessor(known)
+    assessor = CapabilityAssessor(known)
+    fleet = VirtualFleet(sites_of(world.surface), FleetSettings(), seed=1, assessor=assessor)
+    decisions = [fleet.director.choose(question.request, 0.0) for question in asked]
+    models = list(world.surface.models)
+    return _Firsts(
+        ours=[float(q.is_correct(d.model)) for q, d in zip(asked, decisions, strict=True)],
+        best=[float(q.is_correct(best)) for q in asked],
+        tasks=list(world.tasks),
+        predicted=[assessor.assess(q.request, models, (), 0.0).probability.tolist() for q in asked],
+        right=[list(map(q.is_correct, models)) for q in asked],
     )
-    models = [fleet.director.choose(question.request, 0.0).model for question in asked]
-    ours = [float(q.is_correct(model)) for q, model in zip(asked, models, strict=True)]
-    return ours, [float(q.is_correct(best)) for q in asked], world.tasks
 
 
 def run_one(of: Path | World, users: int, at_once: int, seed: int) -> _Run:
@@ -119,19 +158,50 @@ def _ask(of: Path | World, users: int, at_once: int, seed: int, every_s: float |
     )
 
 
-def _firsts(ours: Sequence[float], best: Sequence[float], tasks: Sequence[str]) -> Table:
-    gains = 100.0 * (np.array(ours) - np.array(best))
+def _firsts(name: str, firsts: _Firsts) -> Table:
+    gains = 100.0 * (np.array(firsts.ours) - np.array(firsts.best))
 
     def row(name: str, which: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> tuple[Value, ...]:
-        single = 100.0 * float(np.array(best)[which].mean())
+        single = 100.0 * float(np.array(firsts.best)[which].mean())
         return name, int(which.sum()), single, estimate(gains[which].tolist())
 
-    of = np.array(tasks)
+    of = np.array(firsts.tasks)
     return Table(
-        title="First answers to clients that do not ask again: points beyond the best single model",
+        title=f"First answers on tasks {name}: points beyond the best single model",
         columns=("task", "questions", "best single, %", "gain"),
-        rows=[*(row(task, of == task) for task in sorted(set(tasks))), row("all", of == of)],
+        rows=[*(row(task, of == task) for task in sorted(set(of))), row("all", of == of)],
         digits=1,
+    )
+
+
+def _calibration(judged: Mapping[str, _Firsts]) -> Table:
+    def row(firsts: _Firsts) -> list[float]:
+        predicted, tasks = (
+            np.array(firsts.predicted),
+            np.unique(firsts.tasks, return_inverse=True)[1],
+        )
+        places = tasks[:, None] * _BINS + np.minimum((predicted * _BINS).astype(int), _BINS - 1)
+        size = (tasks.max() + 1) * _BINS
+        errors = np.bincount(places.ravel(), (predicted - firsts.right).ravel(), minlength=size)
+        by_task, counts = errors.reshape(-1, _BINS), np.bincount(tasks) * predicted.shape[1]
+        rng, drawn = np.random.default_rng(0), (_DRAWS, len(counts))
+        signs = rng.choice((-1, 1), drawn)
+        weights = rng.multinomial(len(counts), np.full(len(counts), 1 / len(counts)), _DRAWS)
+        resampled = np.abs(weights @ by_task).sum(axis=1) / (weights @ counts)
+        return [
+            float(each)
+            for each in (
+                np.abs(by_task.sum(axis=0)).sum() / predicted.size,
+                *np.quantile(resampled, (0.025, 0.975)),
+                (np.abs(signs @ by_task).sum(axis=1) / predicted.size).mean(),
+            )
+        ]
+
+    return Table(
+        title="Calibration error of P(correct); 95 % interval over draws of tasks",
+        columns=("tasks", "error", "low", "high", "without a bias"),
+        rows=[(name, *row(firsts)) for name, firsts in judged.items()],
+        digits=3,
     )
 
 

@@ -76,13 +76,14 @@ class RecordsWorld:
 
 
 @lru_cache(maxsize=3)
-def records_world(path: Path, *, unseen: int | None = None) -> RecordsWorld:
+def records_world(path: Path, *, unseen: int | None = None, groups: int = 2) -> RecordsWorld:
     """Fit an artifact to one half of the records, and keep the other half to ask.
 
     Args:
         path: the file of graded answers.
-        unseen: None to halve the questions of every task; 0 or 1 to fit every other task, and to
-            ask the questions of the others, which no fit has seen.
+        unseen: None to halve the questions of every task; else the group of tasks whose questions
+            are asked, while the fit sees only those of other groups.
+        groups: number of groups into which the tasks are divided.
 
     Raises:
         SettingError: the records can't be used, or a model's name does not contain its size.
@@ -93,7 +94,7 @@ def records_world(path: Path, *, unseen: int | None = None) -> RecordsWorld:
         # Constants were chosen on those that a fit keeps back.
         kept = [o for o in read.outcomes if not is_kept_back(o.query_id, 0.5)]
     else:
-        kept = [o for o in read.outcomes if o.task in tasks[unseen::2]]
+        kept = [o for o in read.outcomes if o.task in tasks[unseen::groups]]
     asked = {o.query_id for o in kept}
     others = [o for o in read.outcomes if o.query_id not in asked]
     fitted = fit(others, created="lab", data_sha256=read.sha256, hold_out=0.0).artifact
