@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.errors import RequestError
 from laar_lab.sim.engine import (
     EngineSettings,
     Job,
@@ -121,19 +120,6 @@ def test_tokens_add_up_and_memory_is_released(
     assert all(told[n] == wanted[n] for n in wanted if int(n) not in aborted)
     assert target.load().running == target.load().waiting == 0
     assert target.load().kv_usage == 0.0
-
-
-def test_a_prompt_without_room_is_refused_if_configured() -> None:
-    full = engine(num_blocks=100, refuses_full=True)
-    full.submit(job("first", 0.0, 900))
-    # Refused before the first has begun as well as after.
-    with pytest.raises(RequestError) as refusal:
-        full.submit(job("second", 0.0, 900))
-    assert refusal.value.status == 500
-    full.step(0.0)
-    with pytest.raises(RequestError):
-        full.submit(job("second", 0.0, 900))
-    full.submit(job("small", 0.0, 100))
 
 
 def test_the_profile_is_the_published_engine_and_can_be_slowed() -> None:

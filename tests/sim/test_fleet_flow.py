@@ -76,7 +76,7 @@ def test_each_of_several_pickers_has_its_own_queue(share_delay_s: float | None) 
 
 
 def test_a_turn_moved_by_a_refusal_counts_where_it_was_served() -> None:
-    settings = replace(ENGINE.settings, scheduler="parallel", num_blocks=600, refuses_full=True)
+    settings = replace(ENGINE.settings, num_blocks=600)
     near = LinkProfile(rtt_s=0.001)
     site = replace(SITE, engine=replace(ENGINE, settings=settings), link=near)
     fleet = VirtualFleet(
@@ -86,7 +86,8 @@ def test_a_turn_moved_by_a_refusal_counts_where_it_was_served() -> None:
         flow=FlowSettings(),
         by_load=False,
     )
-    fleet.intrude("e:80", "others", other(1))
+    fleet.host("e:80").stop()
+    fleet.clock.at(1.0, fleet.host("e:80").start)
     ended: list[Exchange] = []
     refused: list[RequestError] = []
     for number, at_s in ((2, 0.1), (3, 10.0), (4, 11.0)):

@@ -16,18 +16,16 @@ tokens are fixed points on that scale; only the rate changes when requests come 
 
 There are two differences from the original. The original sets a prefill's factor once, when the
 prefill begins; here the factor follows the number of running requests. A prompt that does not fit
-in the KV cache waits here, unless `refuses_full` is set: then it gets a 500 as in the original, but
-on arrival instead of when its turn comes. As in the original, other requests can find a prompt's
-blocks from the moment it begins.
+in the KV cache waits here, and gets a 500 in the original. As there, other requests can find a
+prompt's blocks from the moment it begins.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
 
-from laar.errors import RequestError, SettingError
+from laar.errors import SettingError
 from laar_lab.sim.engine.blocks import BlockPool
 from laar_lab.sim.engine.cost import LinearCost
 from laar_lab.sim.engine.interface import Job, Load, Progress, Step, check_job
@@ -88,9 +86,6 @@ class ParallelEngine:
             is_known=job.id in self._running or job.id in self._queued,
             is_full=len(self._waiting) >= self._settings.max_num_queued,
         )
-        slots = self._settings.max_num_seqs - len(self._running) - len(self._waiting)
-        if self._settings.refuses_full and slots > 0 and not self._fits((*self._waiting, job)):
-            raise RequestError(500, "kv_cache_full", "the KV cache has no room for this prompt")
         self._waiting.append(job)
         self._queued.add(job.id)
 
@@ -196,9 +191,6 @@ class ParallelEngine:
         found, idle = self._pool.match(job.blocks, (job.prompt_tokens - 1) // size)
         blocks = -(-(job.prompt_tokens + job.output_tokens) // size)
         return blocks, found, blocks - found + idle
-
-    def _fits(self, jobs: Iterable[Job]) -> bool:
-        return sum(self._needs(job)[2] for job in jobs) <= self._pool.free
 
     def _admit(self) -> None:
         size = self._settings.block_size

@@ -65,15 +65,13 @@ class EngineSettings:
             HTTP endpoint has a real server instead.
         intake_s_per_token: intake time per token of the prompt (parsing, tokenizing, hashing).
         kv_events: report prefix-cache changes in each `Step`.
-        collapse_above: number of decoding sequences above which an iteration takes that factor
+        collapse_above: decoding sequences above which an iteration takes `collapse_factor`
             times as long, as where a graph was captured for no larger batch; 0 for none.
         collapse_factor: that factor.
         abort_late_s: time for which an engine goes on with a job whose client has left; infinite if
             it answers to the end. The drivers of the clock model it.
         load_factor: for `parallel`: how many times slower `max_num_seqs` requests run than one
             alone.
-        refuses_full: for `parallel`: whether a prompt that does not fit in the KV cache gets a 500,
-            as in llm-d-inference-sim, instead of waiting.
         slack: settings of the scheduler `slack`.
     """
 
@@ -94,7 +92,6 @@ class EngineSettings:
     collapse_factor: Annotated[float, Field(ge=1.0)] = 4.0
     abort_late_s: Annotated[float, Field(ge=0.0)] = 0.0
     load_factor: Annotated[float, Field(ge=1.0)] = 1.0
-    refuses_full: bool = False
     slack: SlackSettings = field(default_factory=SlackSettings)
 
     def intake_of(self, prompt_tokens: int) -> float:
