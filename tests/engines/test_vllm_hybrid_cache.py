@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,7 @@ from vllm_server import NEEDS_VLLM, PYTHON
 
 from laar.datalayer.kv_batches import Groups, Removed, decode_batch
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.prefix.index import Receipt
 from laar.prefix.match import Grid
 from laar.prefix.tokens import Stored, TokenBlocks, hash_blocks, root
 from laar.request import Api, Request
@@ -70,19 +72,19 @@ def test_cached_prefixes_of_a_model_with_sliding_windows_are_estimated(
     assert abs(believed - found) <= 0.01 * points
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("seed", "at_once"), [(1, 1), (2, 3)])
 @pytest.mark.parametrize("kind", PROMPTS)
 def test_what_an_engine_with_a_recurrent_state_resumes_is_estimated(
-    kind: str, seed: int, tmp_path: Path
+    kind: str, seed: int, at_once: int, tmp_path: Path, figure: Callable[[str, object, str], None]
 ) -> None:
     script = Path(__file__).with_name("vllm_recurrent.py")
     subprocess.run(
-        [PYTHON, script, kind, tmp_path / "served", str(seed), str(PROMPTS[kind])],
+        [PYTHON, script, kind, tmp_path / "seen", str(seed), str(PROMPTS[kind]), str(at_once)],
         env=os.environ | QUIET,
         check=True,
         timeout=1700,
     )
-    block, served = msgspec.msgpack.decode((tmp_path / "served").read_bytes())
+    block, prompts, seen = msgspec.msgpack.decode((tmp_path / "seen").read_bytes())
     indexes = {"events": PrefixBeliefs(key=b"k", max_bytes=64 << 20)}
     indexes["text"] = PrefixBeliefs(key=b"k", max_bytes=64 << 20)
     for beliefs in indexes.values():
@@ -92,26 +94,34 @@ def test_what_an_engine_with_a_recurrent_state_resumes_is_estimated(
     held, groups = indexes["events"].blocks_held, Groups()
     held.emptied(0, "m")
     believed, found_in_all, total = dict.fromkeys(indexes, 0.0), 0, 0
-    for number, (ids, found, batches) in enumerate(served):
+    receipts: dict[tuple[str, int], Receipt] = {}
+    for at, (number, found) in enumerate(seen):
+        if number is None:
+            follow(held, found, groups)
+            continue
+        ids, counts = prompts[number], number >= len(prompts) / 4
+        if found is not None:
+            found_in_all, total = found_in_all + counts * found, total + counts * len(ids)
+            for name, beliefs in indexes.items():
+                receipt = receipts.pop((name, number))
+                if name == "events":
+                    own = hash_blocks(np.array(ids, np.uint32), block, root("", ""))
+                    held.learn("m", receipt.chain, len(ids), block, own)
+                beliefs.settle(receipt, found / len(ids), len(ids), "m")
+            continue
         text = "".join(f"{each:03} " for each in ids)  # four bytes for each token
         asked = Request(id="", api=Api.CHAT, model="m", spans=(text,), tokens=len(ids))
-        counts = number >= len(served) / 4
-        found_in_all, total = found_in_all + counts * found, total + counts * len(ids)
         for name, beliefs in indexes.items():
-            match = beliefs.look_up(asked, "", ["m"], np.array([len(ids)]), float(number))
+            match = beliefs.look_up(asked, "", ["m"], np.array([len(ids)]), float(at))
             believed[name] += counts * match.shares[0] * len(ids)
-            receipt = beliefs.insert(0, match.chain, float(number))
-            if name == "events":
-                for batch in batches:
-                    follow(held, batch, groups)
-                own = hash_blocks(np.array(ids, np.uint32), block, root("", ""))
-                held.learn("m", match.chain, len(ids), block, own)
-            beliefs.settle(receipt, found / len(ids), len(ids), "m")
+            receipts[name, number] = beliefs.insert(0, match.chain, float(at))
     found = found_in_all / total
     shares = {name: tokens / total for name, tokens in believed.items()}
-    sys.stdout.write(f"\n{kind}, blocks of {block}: found {found:.3f}, believed {shares}\n")
+    what = f"{kind}, {at_once} at once, blocks of {block}"
+    sys.stdout.write(f"\n{what}: found {found:.3f}, believed {shares}\n")
+    figure(f"a hybrid vLLM, {what}: believed less found", shares["text"] - found, "within .05")
     assert found >= 0.3, "the test would show nothing otherwise"
-    assert shares["events"] == pytest.approx(found, abs=0.01)
+    assert shares["events"] == pytest.approx(found, abs=0.01 if at_once == 1 else 0.05)
     assert shares["text"] == pytest.approx(found, abs=0.05)
     for beliefs in indexes.values():
         assert beliefs.index.forgotten_blocks["disproved"] == 0

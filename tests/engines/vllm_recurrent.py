@@ -1,8 +1,9 @@
 """Run a tiny Qwen3-Next with random weights in a real vLLM, and record what it finds cached.
 
-Run `python vllm_recurrent.py KIND FILE SEED PROMPTS` in a Python that has vLLM; KIND is `documents`
-or `agents`. It writes to FILE the tokens per block, and for each prompt its ids, the number found
-cached, and the KV events.
+Run `python vllm_recurrent.py KIND FILE SEED PROMPTS AT_ONCE` in a Python that has vLLM; KIND is
+`documents` or `agents`. It keeps AT_ONCE prompts in the engine, and writes to FILE the tokens per
+block, the prompts' ids, and in their order what happened: `(number, None)` for a prompt that was
+sent, `(number, found cached)` for one that was answered, `(None, batch)` for KV events.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ def _tokens(rng: random.Random, count: int) -> list[int]:
     return [rng.randrange(100, 1000) for _ in range(count)]
 
 
-def main(prompts: list[list[int]], file: Path) -> None:
-    """Send the prompts one after another."""
+def main(prompts: list[list[int]], file: Path, at_once: int) -> None:
+    """Send the prompts in order, `at_once` at a time."""
     os.environ.update(QUIET)
     import msgspec
     from vllm import EngineArgs, SamplingParams
@@ -88,22 +89,26 @@ def main(prompts: list[list[int]], file: Path) -> None:
             )
         )
     scheduler: Any = engine.engine_core.engine_core.scheduler
-    batches, served = [], []
-    scheduler.kv_event_publisher.publish = lambda batch: batches.append(msgspec.to_builtins(batch))
+    seen: list[tuple[int | None, Any]] = []
+    scheduler.kv_event_publisher.publish = lambda batch: seen.append(
+        (None, msgspec.msgpack.encode(msgspec.to_builtins(batch)))
+    )
     once = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True, detokenize=False)
-    for number, ids in enumerate(prompts):
-        engine.add_request(str(number), {"prompt_token_ids": ids}, once)
-        found = 0
-        while engine.has_unfinished_requests():
-            for answer in engine.step():
-                found = answer.num_cached_tokens or 0
-        served.append((ids, found, [msgspec.msgpack.encode(batch) for batch in batches]))
-        batches.clear()
+    sent = answered = 0
+    while answered < len(prompts):
+        while sent < min(len(prompts), answered + at_once):
+            engine.add_request(str(sent), {"prompt_token_ids": prompts[sent]}, once)
+            seen.append((sent, None))
+            sent += 1
+        for answer in engine.step():
+            seen.append((int(answer.request_id.partition("-")[0]), answer.num_cached_tokens or 0))
+            answered += answer.finished
     block = engine.vllm_config.cache_config.block_size
-    file.write_bytes(msgspec.msgpack.encode((block, served)))
+    file.write_bytes(msgspec.msgpack.encode((block, prompts, seen)))
     os._exit(0)  # without waiting for vLLM's threads
 
 
 if __name__ == "__main__":
     draw = {"documents": documents, "agents": agents}[sys.argv[1]]
-    main(draw(random.Random(int(sys.argv[3])), int(sys.argv[4])), Path(sys.argv[2]))
+    asked = draw(random.Random(int(sys.argv[3])), int(sys.argv[4]))
+    main(asked, Path(sys.argv[2]), int(sys.argv[5]))

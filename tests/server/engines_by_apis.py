@@ -224,8 +224,8 @@ _HEAD = """# Engines by APIs
 
 Made by `tests/server/test_engines_by_apis.py`: eight stand-ins, each with one model, which have
 the routes, usage and metrics pages that each engine documents, behind laar and a real Envoy in
-all shapes. They are not real engines, so deviations of a release from its documentation are
-not seen here. `make test-vllm` and `make test-sglang` run real engines.
+all shapes. How releases deviate is not seen: `make test-vllm` and `make test-sglang` run real
+engines.
 
 ## What laar does with a request
 
@@ -265,7 +265,8 @@ What is not read is guessed: caches have room, and hold what laar sent as far as
 answers confirms it; refused connections are restarts, a 429 is a full queue, adapters are loaded
 where they were used lately. Ranks, KV events and sleep are then not used. Which models an engine
 holds, and what loading another takes, is learned from first tokens. Context windows are read in
-each engine's own words, LM Studio's too. `transformers serve` was not tried.
+each engine's own words, LM Studio's too. `transformers serve` and a real SGLang's adapters were not
+tried.
 
 | engine | read besides | guessed | run by the tests as |
 | --- | --- | --- | --- |
