@@ -69,7 +69,7 @@ class EngineSettings:
             times as long, as where a graph was captured for no larger batch; 0 for none.
         collapse_factor: that factor.
         abort_late_s: time for which an engine goes on with a job whose client has left; infinite if
-            it answers to the end. The drivers of the clock model it.
+            it answers to the end. Only the virtual-time fleet models it.
         load_factor: for `parallel`: how many times slower `max_num_seqs` requests run than one
             alone.
         slack: settings of the scheduler `slack`.
