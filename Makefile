@@ -159,9 +159,8 @@ proto: $(STAMP)  ## regenerate src/laar/wire from proto/
 reference: $(STAMP)  ## regenerate the reference pages
 	$(BIN)/python docs/reference/generate.py
 
-screenshots: $(STAMP)  ## retake the documentation's pictures of the live page and the dashboard; ten minutes
+screenshots: $(STAMP)  ## retake the documentation's pictures of the live page and the dashboard; five minutes
 	$(BIN)/python docs/screenshots.py
-	$(BIN)/python docs/dashboard.py
 
 docs: $(STAMP)  ## build the documentation into site/
 	$(BIN)/mkdocs build --strict

@@ -1,15 +1,11 @@
-"""Draw the dashboard's panels for the documentation, without Grafana: `make screenshots`.
+"""Draw the dashboard's panels for the documentation, without Grafana: see `screenshots.py`.
 
-A Prometheus scrapes the picker of `laar up`'s fleet while it answers questions, and is asked each
-panel's queries as Grafana would. Needs Debian's prometheus.
+Prometheus is asked each panel's queries as Grafana would.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
-import shutil
-import tempfile
 import time
 from io import BytesIO
 from pathlib import Path
@@ -19,15 +15,14 @@ import aiohttp
 import matplotlib as mpl
 from matplotlib import pyplot as plt
 from PIL import Image
-from screenshots import IMAGES, TIME_SCALE, TRAFFIC_S, ask
 
-from laar_lab.live.fleet import running_fleet
 from support import prometheus as metrics
 
 ROWS = ("Answers", "Traffic", "Endpoints", "Estimates")
-"""The rows that have data in a healthy fleet without flow control."""
+"""The rows that have data without flow control."""
 
 COLUMNS, STEP_S = 3, 2
+MOST_CHARS = 32
 
 
 async def answers(url: str, since_s: float) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -64,7 +59,7 @@ def draw(found: list[tuple[dict[str, Any], dict[str, Any]]], picture: Path) -> N
     }
     tops = sorted({panel["gridPos"]["y"] for panel, _ in found})
     figure, axes = plt.subplots(
-        len(tops), COLUMNS, figsize=(10, 1.45 * len(tops)), layout="constrained", squeeze=False
+        len(tops), COLUMNS, figsize=(12, 1.9 * len(tops)), layout="constrained", squeeze=False
     )
     for axis in axes.flat:
         axis.axis("off")
@@ -74,36 +69,14 @@ def draw(found: list[tuple[dict[str, Any], dict[str, Any]]], picture: Path) -> N
         axis.axis("on")
         axis.set_title(f"{panel['title']} ({unit})", loc="left")
         for legend, values in sorted(lines.items()):
-            axis.plot(*zip(*values, strict=True), label=legend)
+            axis.plot(*zip(*values, strict=True), label=legend[:MOST_CHARS])
         axis.set_ylim(bottom=0.0)
         axis.grid(alpha=0.3)
+        axis.spines[["top", "right"]].set_visible(False)
         if lines:
-            axis.legend(loc="upper left", ncols=2, frameon=False).set_in_layout(False)
+            axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.05), frameon=False)
         else:
             axis.text(0.5, 0.5, "No data", ha="center", va="center", transform=axis.transAxes)
     figure.supxlabel("seconds ago")
     figure.savefig(drawn := BytesIO(), dpi=100)
     Image.open(drawn).convert("RGB").quantize(48).save(picture, optimize=True)
-
-
-async def main(picture: Path) -> None:
-    """Write the picture; exit with a message if there is no Prometheus."""
-    if shutil.which("prometheus") is None:
-        raise SystemExit("no Prometheus: apt-get install prometheus")
-    with tempfile.TemporaryDirectory() as directory:
-        work, began_s = Path(directory), time.time()
-        (work / "fleet").mkdir()
-        async with (
-            running_fleet(work / "fleet", time_scale=TIME_SCALE) as fleet,
-            metrics.prometheus(work, fleet.admin_url) as url,
-        ):
-            asking = asyncio.create_task(ask(fleet))
-            await asyncio.wait([asking], timeout=TRAFFIC_S)
-            found = await answers(url, began_s)
-            asking.cancel()
-            await asyncio.wait([asking])
-    draw(found, picture)
-
-
-if __name__ == "__main__":
-    asyncio.run(main(IMAGES / "dashboard.png"))

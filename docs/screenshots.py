@@ -1,15 +1,18 @@
-"""Take the documentation's screenshots of the live page: `make screenshots`.
+"""Take the documentation's pictures of the live page and the dashboard: `make screenshots`.
 
-The fleet of `laar up` answers verified questions, and the outcomes are reported. Needs Debian's
-chromium and chromium-driver.
+Two of each engine of `laar up` answer verified questions, and the outcomes are reported; one engine
+is away for a while, and a client asks for a model that nobody serves. Needs Debian's chromium,
+chromium-driver and prometheus.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Awaitable, Callable
 from itertools import cycle
 from pathlib import Path
@@ -25,14 +28,16 @@ ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "server")]
 
+import dashboard  # noqa: E402
 from browser import browsing, missing  # noqa: E402 - the tests' own browser
 
 from support import eventually  # noqa: E402
+from support.prometheus import prometheus  # noqa: E402
 
 TRAFFIC_S = 240.0
 """Before the first picture, so that the curves of the last hour have a shape."""
 
-CONCURRENCY = 6
+CONCURRENCY = 8
 TIME_SCALE = 0.1
 
 
@@ -50,12 +55,27 @@ async def ask(fleet: Running) -> None:
                 session=session,
                 # Each text occurs twice: half of the prompts are cached.
                 params={"cache_salt": str(number // (2 * len(asked)))},
+                stream=number % 2 == 0,
             )
             await report_outcome(outcome, fleet.admin_url)
 
     async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
         for _ in range(CONCURRENCY):
             group.create_task(worker(session))
+
+
+async def trouble(fleet: Running, traffic_s: float) -> None:
+    """Let an engine be away for a while, and ask now and then for a model that nobody serves."""
+    async with aiohttp.ClientSession() as session:
+        await asyncio.sleep(traffic_s / 2)
+        away = f"http://{next(iter(fleet.models))}/sim/outage"
+        async with session.post(away, json={"seconds": traffic_s / 8}):
+            pass
+        while True:
+            await asyncio.sleep(traffic_s / 40)
+            chat = {"model": "none", "messages": [{"role": "user", "content": "Hello"}]}
+            async with session.post(f"{fleet.url}/v1/chat/completions", json=chat):
+                pass
 
 
 async def shows(browser: Any, selector: str, text: str) -> None:
@@ -88,28 +108,35 @@ PICTURES: dict[str, Callable[[Any], Awaitable[None]]] = {
 
 
 async def main(target: Path, traffic_s: float = TRAFFIC_S) -> None:
-    """Write one PNG for each of `PICTURES`; exit with a message if there is no browser."""
-    if lacks := missing():
-        raise SystemExit(f"no browser: apt-get install {lacks}")
+    """Write the pictures; exit with a message if there is no browser or no Prometheus."""
+    if lacks := missing() or ("" if shutil.which("prometheus") else "prometheus"):
+        raise SystemExit(f"no browser or no Prometheus: apt-get install {lacks}")
     with tempfile.TemporaryDirectory() as directory:
-        work = Path(directory)
+        work, began_s = Path(directory), time.time()
         (work / "fleet").mkdir()
         async with (
-            running_fleet(work / "fleet", time_scale=TIME_SCALE) as fleet,
+            running_fleet(work / "fleet", time_scale=TIME_SCALE, each=2) as fleet,
+            prometheus(work, fleet.admin_url) as url,
             browsing(work / "profile") as browser,
         ):
-            asking = asyncio.create_task(ask(fleet))
-            await asyncio.wait([asking], timeout=traffic_s)
+            under_way = [
+                asyncio.create_task(each) for each in (ask(fleet), trouble(fleet, traffic_s))
+            ]
+            await asyncio.wait(under_way, timeout=traffic_s, return_when=asyncio.FIRST_COMPLETED)
             await browser.open(fleet.admin_url, width=1280, height=1180)
             await shows(browser, "#link", "live")
             await shows(browser, "#list", " at 127.0.0.1")
+            await shows(browser, "#hour", "Curves")
             for name, arrange in PICTURES.items():
                 await arrange(browser)
                 await browser.screenshot(target / f"{name}.png")
-            asking.cancel()
-            await asyncio.wait([asking])
+            found = await dashboard.answers(url, began_s)
+            for task in under_way:
+                task.cancel()
+            await asyncio.wait(under_way)
             if errors := await browser.errors():
                 raise SystemExit("the page complains: " + json.dumps(errors))
+    dashboard.draw(found, target / "dashboard.png")
 
 
 if __name__ == "__main__":

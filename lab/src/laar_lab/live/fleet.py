@@ -47,16 +47,18 @@ async def running_fleet(
     directory: Path,
     *,
     time_scale: float,
+    each: int = 1,
     policies: Sequence[str] = (),
     port: int = 0,
     admin_port: int = 0,
     changes: Mapping[str, Mapping[str, object]] | None = None,
 ) -> AsyncIterator[Running]:
-    """Start the fleet of `laar-fleet.yaml`, one endpoint per model, and stop it after the block.
+    """Start the fleet of `laar-fleet.yaml`, and stop it after the block.
 
     Args:
         directory: existing empty directory for settings, logs and the endpoints file.
         time_scale: real seconds per simulated second.
+        each: number of endpoints per model.
         policies: policies that requests may name in addition to laar.
         port: Envoy's port; 0 for a free one.
         admin_port: the picker's admin port; 0 for a free one.
@@ -65,7 +67,7 @@ async def running_fleet(
     Raises:
         LaarError: a process did not start; the message includes the end of its log.
     """
-    served = [*AccuracySurface.load().models]
+    served = [*AccuracySurface.load().models] * each
     ports = free_ports(len(served))
     models = {f"127.0.0.1:{at}": model for at, model in zip(ports, served, strict=True)}
     with as_file(files("laar_lab.sim") / "data" / "laar-fleet.capability.json") as artifact:
@@ -101,7 +103,7 @@ def _engine(directory: Path, address: str, model: str, time_scale: float) -> Pro
     port = address.rpartition(":")[2]
     told = ("--fleet-model", model, "--served-name", model, "--served-name", ALIAS)
     return laar_process(
-        ("sim-endpoint", "--port", port, *told, "--time-scale", str(time_scale)),
+        ("sim-endpoint", "--port", port, *told, "--fault-header", "--time-scale", str(time_scale)),
         directory / f"endpoint-{port}.log",
     )
 

@@ -19,7 +19,7 @@ import aiohttp
 from laar.envoy.process import dying_with_us, end_process
 from laar.errors import LaarError
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0
 """Five interpreters take about six seconds to start on two cores; ten times that means a hang."""
 STOP_TIMEOUT_S = 15.0
 _POLL_S = 0.05
