@@ -63,7 +63,6 @@ async def test_the_page_follows_the_picker_and_every_part_has_content(page):
     await shows(page, "#predicted", "40 %")
     settle(page.runner, ask(page.runner), status=401)
     await shows(page, "#figures", "of the last 2, 1 of them 401 of ")
-    await shows(page, "#retries", "2")
     assert await page.run("return document.querySelectorAll('#fleet tbody tr').length") == 3
     # Endpoints without a metrics page are only probed.
     assert "not read" not in await page.text("#fleet")

@@ -10,7 +10,6 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 
@@ -30,14 +29,14 @@ SHOWN_DECISIONS = 12
 _WINDOW = 1000
 """Number of decisions for percentiles and shares: enough for a p99, and only 3 ms per frame."""
 
-_PRICED = 200  # decisions whose costs are shown by model
-_RECENT = 64  # decisions averaged for an endpoint's P(correct)
+_RECENT = 64  # decisions whose costs and P(correct) are averaged
 _PROBLEMS = 50
 _SHOWN_FAILURES = 5
 _UNREAD = (math.nan, math.nan, math.nan)
 _HIT_WEIGHT = 0.3  # weight of the latest scrape in an engine's hit rate
 _MAX_HIT_RATES = 20_000  # as many endpoints as one selector may match
 SLOW_PACE = 1.5  # smaller differences are normal variation of load
+_READ = ("rtt_s", "queued_tokens", "waiting", "running", "kv_usage")
 _TERMS = ("rtt_s", "base_s", "prefill_s", "queue_s", "latency_s")
 _POINTS = 80  # points in the plot of predicted against measured values
 
@@ -89,19 +88,16 @@ class PageModel:
         return self._state(now, records) | {
             "rate": rate,
             "decisions_total": memory.decided_total,
-            "decisions": [memory.explained(a) for a in islice(records, SHOWN_DECISIONS)],
+            "decisions": [memory.explained(a) for a in records[:SHOWN_DECISIONS]],
             "window": len(records),
             "ttft_s": _percentiles(a.end.ttft_s for a in records if a.end),
             "latency_s": _percentiles(a.end.latency_s for a in records if a.end and a.end.ok),
             "reasons": Counter(a.decision.reason for a in records),
-            "choices": _choices(records[:_PRICED]),
+            "choices": _choices(records[:_RECENT]),
             "failed": sum(1 for a in records if a.end and not a.end.ok),
             "failures": _failures(records),
             "predicted": _predicted(records),
-            "retries": {
-                "attempts": _retries(records, memory),
-                "ttca_s": _percentiles(self.correct_s),
-            },
+            "ttca_s": _percentiles(self.correct_s),
             "shadow": _shadow(records),
             "events": list(self.events.latest),
         }
@@ -123,32 +119,23 @@ class PageModel:
         if len(slots) > MAX_FLEET:
             slots.sort(key=lambda slot: (health[slot] == "ok", -table.in_flight[slot]))
             slots = sorted(slots[:MAX_FLEET])
-        rows = []
         learned = self.director.health
-        for slot in slots:
-            spec = table.spec(slot)
-            rows.append(
-                {
-                    "endpoint": spec.key,
-                    "model": spec.models[0],
-                    "region": spec.region,
-                    "health": health[slot],
-                    "fault": learned.fault(slot),
-                    "has_metrics": spec.metrics_url != "",
-                    "rtt_s": float(table.rtt_s[slot]),
-                    "in_flight": int(table.in_flight[slot]),
-                    "queued_tokens": float(table.queued_tokens[slot]),
-                    "waiting": float(table.waiting[slot]),
-                    "running": float(table.running[slot]),
-                    "kv_usage": float(table.kv_usage[slot]),
-                    "hit_rate": self._hits.get(spec.key, _UNREAD)[2],
-                    "probability": float(probability[slot]),
-                    "answers": learned.answers(slot, now),
-                    "read_age_s": now - float(table.read_at[slot]),
-                    "rtt_age_s": now - float(table.rtt_at[slot]),
-                }
-            )
-        return rows
+        return [
+            {
+                "endpoint": spec.key,
+                "model": spec.models[0],
+                "region": spec.region,
+                "health": health[slot],
+                "fault": learned.fault(slot),
+                "in_flight": int(table.in_flight[slot]),
+                **{name: float(getattr(table, name)[slot]) for name in _READ},
+                "hit_rate": self._hits.get(spec.key, _UNREAD)[2],
+                "probability": float(probability[slot]),
+                "answers": learned.answers(slot, now),
+                "read_age_s": now - float(table.read_at[slot]),
+            }
+            for slot, spec in zip(slots, map(table.spec, slots), strict=True)
+        ]
 
     def _probability(self, records: Sequence[DecisionRecord]) -> Floats:
         """Return each endpoint's mean P(correct) over recent requests; NaN if there were none."""
@@ -244,21 +231,6 @@ def _predicted(records: Sequence[DecisionRecord]) -> dict[str, object]:
         }
         for name, found in pairs.items()
     }
-
-
-def _retries(records: Sequence[DecisionRecord], memory: DecisionMemory) -> list[dict[str, int]]:
-    """Return counts by attempt number."""
-    attempts: dict[int, list[int]] = {}
-    for record in records:
-        row = attempts.setdefault(max(1, len(record.decision.tried)), [0, 0, 0])
-        correct = memory.outcome_of(record.decision.id)
-        row[0] += 1
-        row[1] += correct is not None
-        row[2] += correct is True
-    return [
-        {"attempt": n, "decisions": row[0], "judged": row[1], "correct": row[2]}
-        for n, row in sorted(attempts.items())
-    ]
 
 
 def _shadow(records: Sequence[DecisionRecord]) -> dict[str, object]:

@@ -251,7 +251,7 @@ function showFigures(frame) {
   const times = (name, t, key) => t.n
     ? figure(name, seconds(t.p50), `p90 ${seconds(t.p90)}, p99 ${seconds(t.p99)}, of ${t.n}`, curve(key))
     : figure(name, "-", "none measured yet", curve(key));
-  const judged = frame.retries.ttca_s;
+  const judged = frame.ttca_s;
   const cached = frame.predicted.cached_share;
   $("#figures").replaceChildren(
     figure("Requests a second", known(frame.rate) ? frame.rate.toFixed(1) : "-",
@@ -372,12 +372,6 @@ function showPredicted(frame) {
 }
 
 function showRest(frame) {
-  table("#retries", frame.retries.attempts.map((a) =>
-    row([`${a.attempt}`, `${a.decisions}`, `${a.judged}`, a.judged ? share(a.correct / a.judged) : "-"])));
-  const ttca = frame.retries.ttca_s;
-  $("#ttca").textContent = ttca.n
-    ? `Time to a correct answer: p50 ${seconds(ttca.p50)}, p99 ${seconds(ttca.p99)}, of ${ttca.n}.`
-    : "Report outcomes (POST /outcomes) to see the time to a correct answer.";
   const ranked = (counts) => Object.entries(counts).sort((a, b) => b[1] - a[1]).slice(0, 12);
   table("#reasons", ranked(frame.reasons).map(([name, n]) => row([name, `${n}`])));
   const problems = Object.entries(frame.problems);
