@@ -181,8 +181,7 @@ def test_records_show_why_an_endpoint_was_excluded_and_its_cost():
     d.replied(decision, Reply(status=500), now)
     d.settle(decision, end(500, latency_s=0.0))
     memory = DecisionMemory(d.table, wall_clock=lambda: 1000.0)
-    asked = request(given={"aim": "answer"})  # counts all seconds at face value
-    shown = memory.explained(memory.record(d.decide(asked, now)))
+    shown = memory.explained(memory.record(d.decide(request(), now)))
     (left,) = shown["filtered"]
     assert left["endpoint"] == A
     assert left["why"].startswith("failing (answers 502, 503 or 504): the next trial is due in ")

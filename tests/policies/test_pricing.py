@@ -37,7 +37,7 @@ SENT = Backlog(
     ahead_s=each(0.7), since=each(NOW), free_at=each(NOW), load=each(0.0), came=each(0.0)
 )
 INPUTS = PricingInputs(
-    weights=CostWeights(aim="answer"),
+    weights=CostWeights(),
     now=NOW,
     objective_s=None,
     tokens=each(1000),
@@ -77,7 +77,9 @@ def test_each_field_of_a_price_matches_a_hand_calculation():
 @pytest.mark.parametrize("aim", AIMS)
 def test_an_aim_weighs_what_crowding_adds_after_first_tokens_and_who_comes_meanwhile(aim):
     after, during, coming = AIMS[aim]
-    busy = replace(INPUTS, rate=2.0, again=None, backlog=SENT._replace(load=each(0.8), came=each(9)))
+    busy = replace(
+        INPUTS, rate=2.0, again=None, backlog=SENT._replace(load=each(0.8), came=each(9))
+    )
     plain, aimed = price(busy), price(replace(busy, weights=CostWeights(aim=aim)))
     assert aimed.ttft_s.tolist() == plain.ttft_s.tolist()
     assert aimed.latency_s.tolist() == plain.latency_s.tolist()
@@ -89,7 +91,7 @@ def test_an_aim_weighs_what_crowding_adds_after_first_tokens_and_who_comes_meanw
 
 
 def test_an_idle_fleet_has_no_aim():
-    for aim in ("all", "answer"):
+    for aim in AIMS:
         assert price(replace(INPUTS, weights=CostWeights(aim=aim))).total_s.tolist() == [15.0] * 2
 
 

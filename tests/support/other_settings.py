@@ -25,7 +25,7 @@ OTHER: dict[str, Any] = {
     "routing.k_rtt": 0.5,
     "routing.k_queue": 0.5,
     "routing.k_delay": 0.5,
-    "routing.aim": "answer",
+    "routing.aim": "first-token",
     "routing.list_models": False,
     "routing.restore_names": False,
     "routing.conformance_headers": True,

@@ -51,11 +51,10 @@ class Aim(NamedTuple):
     coming: float
 
 
-AimName = Literal["all", "answer", "first-token"]
+AimName = Literal["all", "first-token"]
 
 AIMS: Mapping[AimName, Aim] = {
-    "all": Aim(0.1, 0.1, 1.0),
-    "answer": Aim(0.1, 1.0, 1.0),
+    "all": Aim(0.1, 1.0, 1.0),
     "first-token": Aim(0.1, 0.1, 2.0),
 }
 """Aims by name. Chosen in the lab (`overload`), on other requests than those that judge them."""
@@ -76,9 +75,9 @@ class CostWeights:
     """Weight of the seconds that a request costs other requests: those in flight, those that arrive
     before its prefill ends, and those whose cached text it evicts. 0 ignores them."""
     aim: AimName = "all"
-    """What a busy fleet should keep short: `answer` complete answers, `first-token` first tokens;
-    `all` is a compromise. The less the fleet prefills, the less they differ. A request may name
-    another: `x-laar-options: aim=NAME`."""
+    """What a busy fleet should keep short: `first-token` first tokens, `all` complete answers as well.
+    The less the fleet prefills, the less they differ. A request may name another: `x-laar-options:
+    aim=NAME`."""
 
 
 class Price(NamedTuple):
