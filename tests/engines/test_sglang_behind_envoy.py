@@ -53,7 +53,8 @@ async def spread(behind, count, *, at_once, seed="shares"):
     async def user():
         while left:
             _, headers = await behind.chat([{"role": "user", "content": left.pop()}])
-            went[headers["x-laar-endpoint"]] += 1
+            if chosen := headers.get("x-laar-endpoint"):  # else the picker was starved of CPU time
+                went[chosen] += 1
 
     await asyncio.gather(*(user() for _ in range(at_once)))
     return went
