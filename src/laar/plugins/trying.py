@@ -84,9 +84,9 @@ class Trying(Plugin):
         can = cost_s * possible < least_s * possible.item(best)
         if not np.count_nonzero(can):
             return None
-        chosen = table.chosen[view.slots]
-        # One that was never chosen has not waited only since this picker's first decision.
-        waited = np.where(chosen > 0.0, table.decisions - chosen, np.inf)
+        waited = table.decisions - (chosen := table.chosen[view.slots])
+        if chosen.item(best) > 0.0:  # else the best one is new here itself
+            waited[chosen == 0.0] = np.inf
         leaves = view.cached_tokens.item(best) - view.cached_tokens > 0.5 * view.tokens
         waits = np.where(cost_s * likely < least_s, WAITS_LITTLE, WAITS)
         can &= (waited >= np.where(leaves, WAITS_LONG, waits)) & (view.in_flight == 0.0)
