@@ -85,8 +85,7 @@ class Trying(Plugin):
         if not np.count_nonzero(can):
             return None
         waited = table.decisions - (chosen := table.chosen[view.slots])
-        if chosen.item(best) > 0.0:  # else the best one is new here itself
-            waited[chosen == 0.0] = np.inf
+        waited[(chosen == 0.0) & (chosen.item(best) > 0.0)] = np.inf  # new, beside one in use
         leaves = view.cached_tokens.item(best) - view.cached_tokens > 0.5 * view.tokens
         waits = np.where(cost_s * likely < least_s, WAITS_LITTLE, WAITS)
         can &= (waited >= np.where(leaves, WAITS_LONG, waits)) & (view.in_flight == 0.0)
