@@ -75,7 +75,7 @@ class CostWeights:
     """Weight of the seconds that a request costs other requests: those in flight, those that arrive
     before its prefill ends, and those whose cached text it evicts. 0 ignores them."""
     aim: AimName = "all"
-    """What a busy fleet should keep short: `first-token` first tokens, `all` complete answers as well.
+    """What a busy fleet should keep short: `first-token` first tokens, `all` whole answers as well.
     The less the fleet prefills, the less they differ. A request may name another: `x-laar-options:
     aim=NAME`."""
 

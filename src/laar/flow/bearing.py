@@ -8,8 +8,8 @@ borne. It falls so much that about one hold in a hundred meets a timeout. Holds 
 last changed say nothing new.
 
 Whether longer holds would have paid shows afterwards. A turn whose hold ended before there was room
-is taken to wait on, and the room that is made to go to those who have waited longest. Clients that
-bear more leave more contexts in the caches, so that room is made sooner than this.
+is taken to wait on, and the room that is made to go to those who have waited longest. It is no
+forecast: if all clients waited for as long, others would have room at other times.
 """
 
 from __future__ import annotations
