@@ -88,7 +88,12 @@ async def shows(browser: Any, selector: str, text: str) -> None:
 
 
 async def overview(browser: Any) -> None:
-    """Show the top of the page: the figures, the last hour, the fleet."""
+    """Show the top of the page once its figures have curves."""
+
+    async def drawn() -> bool:
+        return await browser.run("return document.querySelectorAll('#figures svg').length") == 5
+
+    await eventually(drawn, timeout_s=30.0, what="the curves")
 
 
 async def decision(browser: Any) -> None:
@@ -126,7 +131,6 @@ async def main(target: Path, traffic_s: float = TRAFFIC_S) -> None:
             await browser.open(fleet.admin_url, width=1280, height=1180)
             await shows(browser, "#link", "live")
             await shows(browser, "#list", " at 127.0.0.1")
-            await shows(browser, "#hour", "Curves")
             for name, arrange in PICTURES.items():
                 await arrange(browser)
                 await browser.screenshot(target / f"{name}.png")
