@@ -84,8 +84,7 @@ class Trying(Plugin):
         can = cost_s * possible < least_s * possible.item(best)
         if not np.count_nonzero(can):
             return None
-        waited = table.decisions - (chosen := table.chosen[view.slots])
-        waited[(chosen == 0.0) & (chosen.item(best) > 0.0)] = np.inf  # new, beside one in use
+        waited = table.decisions - table.chosen[view.slots]
         leaves = view.cached_tokens.item(best) - view.cached_tokens > 0.5 * view.tokens
         waits = np.where(cost_s * likely < least_s, WAITS_LITTLE, WAITS)
         can &= (waited >= np.where(leaves, WAITS_LONG, waits)) & (view.in_flight == 0.0)
