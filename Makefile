@@ -160,6 +160,7 @@ reference: $(STAMP)  ## regenerate the reference pages
 	$(BIN)/python docs/reference/generate.py
 
 screenshots: $(STAMP)  ## retake the documentation's pictures of the live page and the dashboard; five minutes
+	$(BIN)/pip install --quiet --group screenshots
 	$(BIN)/python docs/screenshots.py
 
 docs: $(STAMP)  ## build the documentation into site/
