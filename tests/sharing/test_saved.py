@@ -44,9 +44,10 @@ NOT_SAVED = {
     "PrefixIndex.now Retrying._sent laar.plugins.shares",
     "kept to a second": "_Use.at PrefixIndex.oldest_at",
     "worked out when needed": "laar.core.candidates laar.prefix.blocks Swaps._version Modes._now",
-    "relative to this process's start": "FittedLine.level FittedLine._recent Paces._levels PrefixIndex._stamp "
-    "_Cache.by_age _Cache.changes _Use.claim _Use.stamp _Use.witness",
-    "at most seven samples, and a prior that samples outweigh": "FittedLine._pending FittedLine._expected",
+    "relative to this process's start": "FittedLine.level FittedLine._recent Paces._levels "
+    "PrefixIndex._stamp _Cache.by_age _Cache.changes _Use.claim _Use.stamp _Use.witness",
+    "at most seven samples, and a prior that samples outweigh": "FittedLine._pending "
+    "FittedLine._expected",
     "the fleet's mean, which fewer answers change": "Density._all",
     "when the reports faded last, and whose they were": "Cell.at_s Cell.levels",
     "evicted ends of prompts": "_Use.whole _Segment.hashes _Segment.holders Segments.by_first",
