@@ -13,7 +13,6 @@ from laar_lab.results import load
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
-RESULTS = ROOT / "docs" / "results"
 
 SOURCES = {
     "exceed the caches 2 and 3.4 times": ("docs/race/gpu.md", "laar race"),
@@ -52,7 +51,7 @@ def test_the_page_names_the_command(phrase: str) -> None:
 
 
 def test_what_chance_of_being_right_gains_is_what_is_stored() -> None:
-    evidence = load(RESULTS)["right-soonest"].evidence
+    evidence = load(ROOT / "docs" / "results")["right-soonest"].evidence
     shown = [
         float(np.exp(np.mean(np.log(np.divide(seen.ours, seen.theirs)))))
         for part, seen in evidence["time-only"].items()

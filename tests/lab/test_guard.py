@@ -71,3 +71,25 @@ def test_every_suite_gets_a_turn_in_ci_and_every_failure_is_in_one(guard: Module
     assert tried == [row.name for row in ROWS]
     parts = {path.stem[12:] for path in Path(__file__).parents[1].glob("attack/test_attack_*.py")}
     assert {name[8:] for name in guard.SUITES if name.startswith("attack: ")} == parts
+
+
+@pytest.mark.parametrize("names", [["atack"], ["faults", "nothing"]])
+def test_a_suite_that_does_not_exist_is_named_and_none_runs(
+    guard, monkeypatch, capsys, names
+) -> None:
+    monkeypatch.setattr("sys.argv", ["guard.py", *names])
+    monkeypatch.setattr(guard, "run_suites", pytest.fail)
+    with pytest.raises(SystemExit) as ended:
+        guard.main()
+    assert ended.value.code == 2
+    assert f"no suite begins with '{names[-1]}'" in capsys.readouterr().err
+
+
+def test_named_suites_run_in_their_order(
+    guard: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr("sys.argv", ["guard.py", "stall", "attack: m"])
+    monkeypatch.setattr(guard, "run_suites", lambda _minutes, named: ran.append([*named]))
+    guard.main()
+    assert ran == [["attack: memory", "attack: models", "stall"]]

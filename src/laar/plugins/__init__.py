@@ -23,10 +23,9 @@ def own() -> list[Plugin]:
     """Return new plug-ins, in the order in which they are asked.
 
     Bodies that kill and what a request names come first, since it may end there. A mode changes
-    the prompt that all others see, so modes come next. Prefill
-    elsewhere and pulls reprice the prompt, so they come before what only adds seconds. A
-    companion's cost is made of all seconds, and replaces them, so it comes after them. Tries look
-    at the cost.
+    the prompt that all others see, so modes come next. Prefill elsewhere and pulls reprice the
+    prompt, so they come before what only adds seconds. A companion's cost is made of all seconds,
+    and replaces them, so it comes after them. Tries look at the cost.
     """
     return [
         DeadlyBodies(),

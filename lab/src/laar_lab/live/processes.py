@@ -20,7 +20,8 @@ from laar.envoy.process import dying_with_us, end_process
 from laar.errors import LaarError
 
 START_TIMEOUT_S = 180.0
-"""Five interpreters take about six seconds to start on two cores; ten times that means a hang."""
+"""Five interpreters take about six seconds to start on two cores; thirty times that is a hang, even
+on a busy machine."""
 STOP_TIMEOUT_S = 15.0
 _POLL_S = 0.05
 _LOG_TAIL_CHARS = 4000

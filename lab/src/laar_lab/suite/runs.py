@@ -40,8 +40,8 @@ SMG's documentation advises lower balance thresholds for bursts and mixed worker
 measures the prefill rate, and its predicted latency takes the best. Dynamo's documentation can be
 read in two ways. AIBrix's readme allows two deviations. GORGO's weights are the middle result of
 three climbs with its published tuner, bounds and initial weights, on seeds 100 to 102 of its
-conversations at time x 1.5. Eight others, together the best in 7 of 200 cases on
-15 seeds from 50000, are no longer run."""
+conversations at time x 1.5. Eight others, together the best in 7 of 200 cases on 15 seeds from
+50000, are no longer run."""
 
 _SHOWN = {
     "ttft_mean_s": "TTFT mean s",

@@ -299,7 +299,7 @@ class RequestPricing:
         inputs = replace(
             self.inputs, rtt_s=none, crowded=None, engine=lone, backlog=backlog, rate=rate
         )
-        return price(replace(inputs, backlog=backlog, rate=rate, **of))
+        return price(replace(inputs, **of))
 
     def pair(self, then_s: Floats, cost_s: Floats, reading: Price, transfer_s: Floats) -> Price:
         """Return the price of each candidate with its prefiller: the answer alone plus the prefill.

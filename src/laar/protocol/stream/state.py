@@ -107,8 +107,9 @@ class StreamState:
     decision: Decision | None = None
     """The decision; None until there is one."""
     overhead_us = 0
-    held_s = 0.0
     """Microseconds that the decision took, without waits and a long body's reading."""
+    held_s = 0.0
+    """Seconds for which the request was held before the decision."""
     ticket = ""
     """The ticket by which a further question about this request is recognized."""
     hurried_at = math.inf
