@@ -97,3 +97,13 @@ def test_no_client_shortens_the_holds_of_another_kind_or_tenant_or_its_own_to_no
             hold(bearing, 900.0, 1e9, kind=good)
     assert bearing.limit_s(good, FIRST_S, MOST_S) == MOST_S
     assert bearing.limit_s(one.kind, FIRST_S, MOST_S) >= LEAST_S
+
+
+def test_turns_of_one_tenant_that_wait_on_push_out_none_of_anothers():
+    bearing, good = Bearing(), KIND._replace(tenant="good")
+    for number in range(100):
+        bearing.ends(Hold(good, 0, 0.0, 60.0, f"good {number}", 1), 60.0, has_room=False)
+    for has_room in (False, True):
+        for number in range(2_000):
+            bearing.ends(Hold(KIND, 0, 900.0, 60.0, f"{number}", 2), 900.0, has_room=has_room)
+    assert bearing.enough_s(1_000.0) == 1_000.0

@@ -18,7 +18,7 @@ import math
 from collections import Counter, deque
 from typing import NamedTuple
 
-from laar.latest import Latest, Shared
+from laar.latest import Shared
 
 LEAST_S = 2.0
 """Floor of the limit in seconds, so that what clients bear is still seen."""
@@ -85,7 +85,7 @@ class Bearing:
 
     def __init__(self) -> None:
         self.ended: Counter[str] = Counter(room=0, limit=0, left=0, repeated=0)
-        self._waits_on: Latest[str, Hold] = Latest(_MAX_WAIT_ON)
+        self._waits_on: Shared[str, Hold] = Shared(_MAX_WAIT_ON, lambda _, of: of.kind.tenant)
         self._served_s: deque[float] = deque(maxlen=_SERVED)
         self._kinds: Shared[ClientKind, _Limit] = Shared(_MAX_KINDS, lambda of, _: of.tenant)
         self._left: Shared[tuple[ClientKind, int], tuple[float, float]] = Shared(
