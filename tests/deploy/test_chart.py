@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -21,6 +20,8 @@ from deploy.chart import ROOT, SHAPES, pack
 from deploy.image import put_name
 from deploy.kustomized import render
 from manifest_schemas import VERSIONS, faults
+
+from support.scripts import module_of
 
 Object = dict[str, Any]
 HELM = shutil.which("helm") or shutil.which("helm", path=str(Path(sys.executable).parent))
@@ -233,11 +234,7 @@ def test_one_command_builds_pushes_and_names_the_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
-    spec = importlib.util.spec_from_file_location("published", tmp_path / "deploy" / "image.py")
-    assert spec is not None
-    assert spec.loader is not None
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
+    tool = module_of(tmp_path / "deploy" / "image.py")
     monkeypatch.setattr(tool, "make_context", lambda *_: None)  # which downloads wheels
     docker = tmp_path / "bin" / "docker"
     docker.parent.mkdir()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import json
 import math
 import re
@@ -21,6 +20,7 @@ from laar.envoy.options import BootstrapOptions, Shape
 from laar.server.admin.metrics import metrics_page
 from laar.server.runner import Runner
 from laar.settings import Settings
+from support.scripts import module_of
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -313,12 +313,7 @@ def test_panels_use_existing_series_and_do_not_overlap(known: set[str]) -> None:
 
 def generator() -> Any:
     """Import the script that generates the dashboard."""
-    spec = importlib.util.spec_from_file_location("board", COMPONENTS / "rules" / "dashboard.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(COMPONENTS / "rules" / "dashboard.py")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import re
 import shutil
@@ -18,17 +17,14 @@ from typing import Any
 import pytest
 import yaml
 
+from support.scripts import module_of
+
 ROOT = Path(__file__).parents[2]
 WORKFLOW = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
 
 
 def release() -> Any:
-    spec = importlib.util.spec_from_file_location("release", ROOT / "deploy" / "release.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(ROOT / "deploy" / "release.py")
 
 
 def steps() -> list[dict[str, Any]]:

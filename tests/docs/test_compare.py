@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 
+from support.scripts import module_of
+
 DOCS = Path(__file__).parents[2] / "docs"
-_spec = importlib.util.spec_from_file_location("compare", DOCS / "compare.py")
-assert _spec is not None
-assert _spec.loader is not None
-compare = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(compare)
+compare = module_of(DOCS / "compare.py")
 
 
 def test_the_page_contains_the_generated_table() -> None:

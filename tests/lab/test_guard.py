@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
@@ -10,17 +9,12 @@ import pytest
 from bench.chaos.rows import ROWS
 
 from laar_lab.results import Checked, Stored
+from support.scripts import module_of
 
 
 @pytest.fixture(scope="module")
 def guard() -> ModuleType:
-    path = Path(__file__).parents[2] / "deploy" / "guard.py"
-    spec = importlib.util.spec_from_file_location("guard", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(Path(__file__).parents[2] / "deploy" / "guard.py")
 
 
 def run(differ: int | None, repeated: tuple[str, ...] = (), moved: int = 0) -> Stored:

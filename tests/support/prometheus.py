@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ import aiohttp
 import yaml
 
 from laar.envoy.process import end_process
+from support.scripts import module_of
 from support.waiting import free_port
 
 BOARD = Path(__file__).parents[2] / "deploy" / "components" / "rules" / "dashboard.py"
@@ -21,12 +21,7 @@ BOARD = Path(__file__).parents[2] / "deploy" / "components" / "rules" / "dashboa
 
 def panels(interval: str) -> Iterator[dict[str, Any]]:
     """Yield the dashboard's rows and panels, whose queries have values for its variables."""
-    spec = importlib.util.spec_from_file_location("board", BOARD)
-    assert spec is not None
-    assert spec.loader is not None
-    board = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(board)
-    for panel in board.panels():
+    for panel in module_of(BOARD).panels():
         for target in panel.get("targets", ()):
             asked = target["expr"].replace("$__rate_interval", interval)
             target["expr"] = asked.replace("$job", ".+")
