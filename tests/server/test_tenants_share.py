@@ -79,11 +79,17 @@ def owners(table):
 
 
 class Served(Fleet):
-    """A fleet whose clients also store answers and report outcomes."""
+    """A fleet whose clients also store answers and report outcomes.
+
+    `states` are those of its endpoints' health at the end of each answer.
+    """
+
+    states = ()
 
     def _end(self, stream, *, reads):
         decision, picker, roll = stream.decision, self.picker, self.rng.random()
         super()._end(stream, reads=reads)
+        self.states = [*self.states, *(picker.health.state(slot, self.now) for slot in range(3))]
         if roll < 0.4:
             picker.director.plugins.get(StoredObjects).keeps(decision, f"resp_{decision.id}")
         if roll > 0.3:
@@ -110,7 +116,7 @@ def test_a_greedy_tenant_pushes_nothing_of_anothers_out(seed):
     }
     for table, keys, _ in (each for of in known.values() for each in of):
         table._most = max(2 * len(keys), 4)
-    asked.tenant = "greedy"
+    asked.tenant, fleet.states = "greedy", []
     fleet.run(15.0)
     full = {
         name: [each for each in of if len(each[0]) >= each[0]._most] for name, of in known.items()
@@ -124,5 +130,5 @@ def test_a_greedy_tenant_pushes_nothing_of_anothers_out(seed):
         if not all(key in table for key in keys) and not owners(table) - whose
     }
     assert lost <= BY_NATURE.keys()
-    states = [fleet.picker.health.state(slot, fleet.now) for slot in range(3)]
-    assert "failing" not in states
+    # A seventh of all requests fails by chance, which takes an endpoint out now and then.
+    assert fleet.states.count("failing") < len(fleet.states) / 4
