@@ -12,6 +12,7 @@ from aiohttp import web
 from laar.datalayer import probe
 from laar.datalayer.probe import Prober
 from laar.fleet.membership import EndpointSpec
+from laar.fleet.roundtrip import WINDOW
 
 
 def spec(address: str) -> EndpointSpec:
@@ -91,6 +92,28 @@ async def test_silence_and_refusal_are_failures_with_a_reason(
     found = {address: rtt_s for address, rtt_s, _ in recorder.round_trips}
     assert found == {address: None, "127.0.0.1:1": math.inf, "localhost:1": math.inf}
     assert "Timeout" in recorder.problems[f"probe {address}"]
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_visits_are_frequent_until_there_is_a_window_of_samples(
+    recorder: Any,
+    start: Any,
+    until: Any,
+    serve: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    answers: bool,
+) -> None:
+    monkeypatch.setattr(probe, "SOON_S", 0.02)
+
+    async def page(_: web.Request) -> web.Response:
+        return web.Response()
+
+    address = await serve(page) if answers else "127.0.0.1:1"
+    probes = prober(recorder, address, time.monotonic, interval_s=3600.0)
+    start(probes.run())
+    await until(lambda: len(recorder.round_trips) >= WINDOW)
+    assert len(recorder.round_trips) == WINDOW
+    assert probes.interval_s(spec(address)) == 3600.0
 
 
 async def test_the_time_of_a_health_page_is_no_distance(

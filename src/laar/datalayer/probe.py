@@ -5,8 +5,9 @@ a token for it, which takes SGLang a second. So the round trip is that of a page
 whichever of a few answers first, and with any status under 500, so it need not exist. The time is
 that from sending the request's headers to receiving the response's. Timing starts once a connection
 is open, so connection setup is never included, even if the server closes the connection after each
-response. An endpoint's first visit takes several samples, as any one may be late because of what
-else this process or the engine is doing; `laar.fleet.roundtrip` decides what they say together.
+response. Any sample may be late because of what else this process or the engine is doing, so an
+endpoint's first visit takes several, and the next visits come soon, until there is a window of
+samples; `laar.fleet.roundtrip` decides what they say together.
 
 `/health` is asked rarely, and not while requests are answered, which proves more. A 5xx means that
 the engine behind the server is dead (vLLM then answers 503); then it is asked at each visit. No
@@ -29,6 +30,7 @@ from laar.datalayer.fetching import failed_rtt_s, fault_of, get, read_capped
 from laar.datalayer.visits import Visits
 from laar.faults import Fault
 from laar.fleet.membership import EndpointSpec
+from laar.fleet.roundtrip import WINDOW
 
 INTERVAL_S = 5.0
 """Seconds between probes: round trips change slowly, and reconnecting does not affect them."""
@@ -44,9 +46,9 @@ HEALTH_VISITS = 6
 if that is sooner."""
 PAGES = ("/ping", "/version")
 """Pages that do no work, or that most engines lack."""
-SAMPLES, APART_S = 4, 0.05
-"""Number of samples of each page at the first visit, and the maximum seconds between two of them:
-while a process starts, many things are late together."""
+SAMPLES, APART_S, SOON_S = 4, 0.05, 0.5
+"""Number of samples of each page at the first visit, the maximum seconds between two of them, and
+those between the next visits: while a process starts, many things are late together."""
 _MAX_ANSWER_BYTES = 64 << 10
 
 
@@ -56,6 +58,8 @@ class _Kept:
     """The page that is timed; empty before the first visit, and if it failed."""
     asked_at: float = -math.inf
     """When its engine last said that it is healthy."""
+    taken: int = 0
+    """Number of samples, and of visits without any."""
 
 
 class Prober(Visits):
@@ -80,12 +84,18 @@ class Prober(Visits):
         super().__init__(*visits, **options)
         self._answered_at = answered_at
 
+    def interval_s(self, spec: EndpointSpec) -> float:
+        """Return the seconds until the next visit: fewer until there is a window of samples."""
+        usual_s, kept = super().interval_s(spec), self.kept.get(spec.address)
+        return min(usual_s, SOON_S) if kept is None or kept.taken < WINDOW else usual_s
+
     async def visit(self, spec: EndpointSpec) -> None:
         """Measure the round trip, and ask about the engine's health if that is due."""
         kept: _Kept = self.kept.setdefault(spec.address, _Kept())
         found, problem = await self._measure(spec, kept)
+        kept.taken += len(found) or 1
         unproven_s = self._clock() - max(kept.asked_at, self._answered_at(spec))
-        is_due = unproven_s >= min(HEALTH_VISITS * self.interval_s(spec), HEALTH_S)
+        is_due = unproven_s >= min(HEALTH_VISITS * super().interval_s(spec), HEALTH_S)
         if problem is None and (is_due or not found):
             took_s, problem = await self._get(spec, "/health", HEALTH_TIMEOUT_S)
             if problem is None:
