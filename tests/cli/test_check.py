@@ -63,8 +63,8 @@ WRONG = [
     Wrong("empty", "", "laar.yaml:1: no endpoints: give", "`endpoints_file`", endpoints=False),
     Wrong("no file", "", "no such file", "laar init --endpoint", file="none.yaml"),
     # values
-    Wrong("no number", "routing:\n  k_rtt: fast", "routing.k_rtt", "'fast'", "a number", line=2),
-    Wrong("too small", "routing:\n  k_rtt: -1", "k_rtt", "-1", "at least 0", line=2),
+    Wrong("no number", "routing:\n  max_waiting: x", "max_waiting", "'x'", "a number", line=2),
+    Wrong("too small", "routing:\n  max_waiting: -1", "max_waiting", "-1", "at least 0", line=2),
     Wrong("too large", "routing:\n  enforce_share: 50", "50", "at most 1", line=2),
     Wrong("not whole", "routing:\n  fallbacks: 1.5", "1.5", "whole number", line=2),
     Wrong("no boolean", "flow:\n  enabled: maybe", "'maybe'", "`true` or `false`", line=2),

@@ -60,7 +60,7 @@ async def test_a_log_that_nobody_reads_does_not_stop_the_picker(tmp_path, http):
         await eventually(is_ready, what="the picker", timeout_s=30)
         assert not reads(b"serving")
         assert len(log) == filler
-        path.write_text(yaml.safe_dump(settings | {"routing": {"k_queue": 2.0}}))
+        path.write_text(yaml.safe_dump(settings | {"routing": {"max_waiting": 2}}))
         picker.send_signal(signal.SIGHUP)
         await eventually(lambda: reads(b"now in effect"), what="a line of the log")
         assert GAP in log

@@ -52,7 +52,7 @@ def fleet(known, *endpoints, prefixes=None):
             EndpointSpec(address=address, models=(model,), labels=labels)
             for address, model, labels in ((*e, {})[:3] for e in endpoints)
         ),
-        policies=build_policies(CostWeights(k_rtt=1.0, k_queue=0.7, k_delay=0.0)),
+        policies=build_policies(CostWeights()),
         aliases=ALIASES,
         assessor=known,
         prefixes=prefixes,
@@ -103,7 +103,7 @@ def test_the_sentence_explains_why_a_faster_and_equally_accurate_rival_lost():
         director.engines.began(sent, 0.0)
         director.table.reserve(slot, 1000, 1000)
     sentence = told(director)["sentence"]
-    assert "phi is faster (7.0 s against 8.3 s) but its first token comes later (" in sentence
+    assert "phi is faster (7.0 s against 8.3 s) but costs other requests 25 s more." in sentence
 
 
 def test_the_sentence_explains_that_time_decided_between_unmeasured_models():

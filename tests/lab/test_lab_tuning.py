@@ -2,8 +2,7 @@
 
 from itertools import islice
 
-from laar.core.cost import CostWeights
-from laar.policies.laar.outlook import Outlook
+from laar_lab.policies.published_cost import ExpectedTime, PublishedWeights
 from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost
 from laar_lab.sim.fleet import Arrival, FleetSettings, Prompt, Site, spread
 from laar_lab.tuning.climb import repeated, tune
@@ -41,7 +40,7 @@ def climb(arrivals, max_windows):
         FleetSettings(),
         settings(max_windows),
         INITIAL,
-        lambda weights: Outlook(CostWeights(**weights)),
+        lambda weights: ExpectedTime(PublishedWeights(**weights)),
         seed=1,
     )
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from laar.core.cost import AIMS, CostWeights
+from laar.core.cost import AIMS
 from laar.policies.laar.pricing import Backlog, PricingInputs, price
 from laar.speeds.engine_model import EndpointConstants
 
@@ -37,7 +37,7 @@ SENT = Backlog(
     ahead_s=each(0.7), since=each(NOW), free_at=each(NOW), load=each(0.0), came=each(0.0)
 )
 INPUTS = PricingInputs(
-    weights=CostWeights(),
+    aim="all",
     now=NOW,
     objective_s=None,
     tokens=each(1000),
@@ -80,7 +80,7 @@ def test_an_aim_weighs_what_crowding_adds_after_first_tokens_and_who_comes_meanw
     busy = replace(
         INPUTS, rate=2.0, again=None, backlog=SENT._replace(load=each(0.8), came=each(9))
     )
-    plain, aimed = price(busy), price(replace(busy, weights=CostWeights(aim=aim)))
+    plain, aimed = price(busy), price(replace(busy, aim=aim))
     assert aimed.ttft_s.tolist() == plain.ttft_s.tolist()
     assert aimed.latency_s.tolist() == plain.latency_s.tolist()
     own_s = 2 * (2.5 + 0.75) + 3.0 + after * (3.2 / 0.2 - 3.0)
@@ -92,7 +92,7 @@ def test_an_aim_weighs_what_crowding_adds_after_first_tokens_and_who_comes_meanw
 
 def test_an_idle_fleet_has_no_aim():
     for aim in AIMS:
-        assert price(replace(INPUTS, weights=CostWeights(aim=aim))).total_s.tolist() == [15.0] * 2
+        assert price(replace(INPUTS, aim=aim)).total_s.tolist() == [15.0] * 2
 
 
 FULL = replace(ENGINE, slots=each(2))

@@ -98,11 +98,11 @@ async def test_an_invalid_file_changes_nothing_and_is_reported_until_it_is_fixed
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker()
     good = gateway.settings_file.read_text()
-    gateway.settings_file.write_text(good + "  policy: round-robin\n  k_rtt: fast\n")
+    gateway.settings_file.write_text(good + "  policy: round-robin\n  max_waiting: fast\n")
     await eventually(lambda: metric(runner, REFUSED) == 1, what="the refusal")
     line = len(good.splitlines()) + 2  # it ends with `routing`
     told = runner.picker.problems["settings"]
-    assert f"laar.yaml:{line}: routing.k_rtt: " in told
+    assert f"laar.yaml:{line}: routing.max_waiting: " in told
     assert "stay as they were" in told
     assert (await config(gateway, http))["routing"]["policy"] == "laar"
     assert runner.picker.director.settings.policy == "laar"
@@ -162,11 +162,11 @@ def artifact(mean):
     return orjson.dumps(known)
 
 
-async def test_weights_and_artifact_are_reloaded_and_learned_outcomes_are_kept(gateway, http):
+async def test_aim_and_artifact_are_reloaded_and_learned_outcomes_are_kept(gateway, http):
     gateway.members(("127.0.0.1:1", "phi3-mini"))
     capability = gateway.directory / "c.json"
     capability.write_bytes(artifact(0.9))
-    runner = await gateway.picker(routing={"k_rtt": 0.5}, accuracy={"capability": "c.json"})
+    runner = await gateway.picker(accuracy={"capability": "c.json"})
 
     asked = Request(id="r", api=Api.CHAT, model="auto", spans=("hi",), question="hi", chars=2)
 
@@ -176,10 +176,10 @@ async def test_weights_and_artifact_are_reloaded_and_learned_outcomes_are_kept(g
     decision = runner.picker.director.decide(asked, 0.0)
     runner.picker.learning.reports.report(decision.id, True, 0.0)
     before = probability()
-    gateway.change(routing={"k_rtt": 0.25, "k_queue": 0.75})
-    await eventually(lambda: metric(runner, CHANGES) == 1, what="the weights")
+    gateway.change(routing={"aim": "first-token"})
+    await eventually(lambda: metric(runner, CHANGES) == 1, what="the aim")
     [(scorer, _)] = runner.picker.director.policies["laar"].scorers
-    assert scorer.weights == CostWeights(k_rtt=0.25, k_queue=0.75)
+    assert scorer.weights == CostWeights(aim="first-token")
 
     capability.write_text("{}")
     await eventually(lambda: metric(runner, REFUSED) == 1, what="the refusal of the artifact")
@@ -239,7 +239,7 @@ async def test_a_file_that_never_rests_is_read_now_and_then(tmp_path, monkeypatc
         nonlocal count
         while True:
             count += 1
-            text = yaml.safe_dump({**document(()), "routing": {"k_queue": count / 1000}})
+            text = yaml.safe_dump({**document(()), "routing": {"wrong_answer_s": count / 1000}})
             new = tmp_path / "new" if whole else path
             new.write_text(text)
             new.replace(path)
@@ -248,7 +248,7 @@ async def test_a_file_that_never_rests_is_read_now_and_then(tmp_path, monkeypatc
     tasks = [
         asyncio.create_task(rewrite()),
         asyncio.create_task(
-            reloader.follow(lambda found, _: seen.append(found.routing.weights.k_queue))
+            reloader.follow(lambda found, _: seen.append(found.routing.wrong_answer_s))
         ),
     ]
     try:

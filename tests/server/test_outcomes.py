@@ -54,11 +54,9 @@ async def picker(gateway, models=("a", "b"), *, probabilities=None, accuracy=Non
     )
     # Rare readings, as nothing listens at these addresses.
     slow = {"scrape_interval_s": 60, "probe_interval_s": 600}
-    still = {"k_rtt": 0}  # round trips on a busy test machine would affect the cost
     runner = await gateway.picker(
         accuracy={"capability": capability, **(accuracy or {})},
         readings=slow,
-        routing=still,
         **sections,
     )
     await all_refused(runner)
@@ -297,7 +295,6 @@ async def test_one_report_by_the_library_settles_its_earlier_retries(gateway, ht
     capability = artifact(gateway.directory / "capability.json", {"a": 0.9, "b": 0.8})
     runner = await gateway.picker(
         accuracy={"capability": capability, "outcomes_token_file": str(token)},
-        routing={"k_rtt": 0},
     )
     for name, upstream in upstreams.items():
         message = {"role": "assistant", "content": f"I am {name}"}

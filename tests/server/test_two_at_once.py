@@ -23,7 +23,7 @@ async def test_the_first_correct_answer_frees_the_other_place(gateway, http, sha
     models = {"a": model(0.2, mean=0.55, cells=generic), "b": model(0.0, cells=generic)}
     capability = gateway.directory / "capability.json"
     capability.write_bytes(artifact(models).dump())
-    runner = await gateway.picker(accuracy={"capability": str(capability)}, routing={"k_rtt": 0})
+    runner = await gateway.picker(accuracy={"capability": str(capability)})
     never = asyncio.Event()
 
     async def silent():

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
-from annotated_types import Ge, Le
 
 from laar.declaring import Applies
 from laar.fleet.endpoints import Floats
@@ -66,14 +65,6 @@ class CostWeights:
 
     applies: ClassVar = Applies.AT_ONCE
 
-    k_rtt: Annotated[float, Ge(0), Le(1000)] = 1.0
-    """Weight of the round trip in the cost. 1 takes its seconds at face value."""
-    k_queue: Annotated[float, Ge(0), Le(1000)] = 1.0
-    """Weight of the seconds that a request would wait for queued prompts, or for a slot or room in
-    the cache of a full engine."""
-    k_delay: Annotated[float, Ge(0), Le(1000)] = 1.0
-    """Weight of the seconds that a request costs other requests: those in flight, those that arrive
-    before its prefill ends, and those whose cached text it evicts. 0 ignores them."""
     aim: AimName = "all"
     """What a busy fleet should keep short: `first-token` first tokens, `all` whole answers as well.
     The less the fleet prefills, the less they differ. A request may name another: `x-laar-options:
@@ -94,7 +85,7 @@ class Price(NamedTuple):
         others_s: weighted cost to other requests.
         total_s: the sum of both costs.
         copy_s: seconds that a copy of the prompt there costs: prefill, delay of others, evictions.
-        evicted_s: the part of `others_s` for the text that the prompt evicts, before `k_delay`.
+        evicted_s: the part of `others_s` for the text that the prompt evicts.
     """
 
     base_s: Floats

@@ -18,6 +18,9 @@ REMOVED_IN_0_4 = {
     "routing.compare": "a second picker with `routing.mode: shadow`, or `laar lab replay`",
     "routing.compare_share": "delete it, with `routing.compare`",
     "share.history_s": "delete it; it is 60 s, three times the interval of snapshots",
+    "routing.k_delay": "delete it; a second of others counts as a second of one's own",
+    "routing.k_queue": "delete it; a second of waiting counts as a second",
+    "routing.k_rtt": "delete it; a second on the network counts as a second",
     "routing.tpot_objectives_s": "delete it; `x-slo-ttft-ms` is the objective that is priced",
 }
 """What replaces each setting; of earlier releases the changelog says it."""

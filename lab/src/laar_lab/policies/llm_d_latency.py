@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from laar.core.cost import CostWeights
 from laar.core.interfaces import View
 from laar.core.policy import Policy
 from laar.fleet.endpoints import Floats, Mask
@@ -23,7 +22,6 @@ from laar.policies.pickers import ShuffledMaxScore, WeightedRandom
 from laar.speeds.engines import Engines
 
 _LEAST_SCORE = 0.01  # so that even the worst candidate is drawn sometimes
-_WEIGHTS = CostWeights()
 
 
 class PredictedLatency:
@@ -45,7 +43,7 @@ class PredictedLatency:
 
     def score(self, view: View) -> Floats:
         """Score by the predicted TTFT and the predicted time from the first token to the last."""
-        priced = price(inputs_of(view, view.engines or Engines(view.table), _WEIGHTS))
+        priced = price(inputs_of(view, view.engines or Engines(view.table), "all"))
         kept = self._kept(view, priced.ttft_s)
         idle = kept & (view.in_flight == 0.0)
         kept = idle if idle.any() else kept

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from laar.core.cost import RETRY_PENALTY, CostWeights, Terms, scores_of_costs, until_correct
+from laar.core.cost import RETRY_PENALTY, Terms, scores_of_costs, until_correct
 from laar.core.interfaces import View
 from laar.fleet.endpoints import Floats
 
@@ -35,15 +35,18 @@ placed by the delays instead of by the tokens ahead, and one endpoint would get 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedWeights(CostWeights):
+class PublishedWeights:
     """Weights of the published cost.
 
-    `k_queue` is the weight of queued tokens, 0.7 in LAAR; tokens of prompts in flight that are
-    probably cached are left out. `k_delay` is the part of a prefill's cost added for each request
-    in flight. GORGO's 0.276 tokens per millisecond are a `k_rtt` of 0.028 at 10,000 tokens per
-    second.
+    `k_rtt` is the weight of the round trip; GORGO's 0.276 tokens per millisecond are 0.028 at
+    10,000 tokens per second. `k_queue` is that of queued tokens, 0.7 in LAAR; tokens of prompts in
+    flight that are probably cached are left out. `k_delay` is the part of a prefill's cost added
+    for each request in flight.
     """
 
+    k_rtt: float = 1.0
+    k_queue: float = 1.0
+    k_delay: float = 1.0
     in_flight_tokens: float = IN_FLIGHT_TOKENS
     """Weight of a request in flight besides its prompt, in uncached tokens of the new request."""
 

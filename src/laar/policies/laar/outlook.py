@@ -2,9 +2,9 @@
 
     cost   = ((own + others - invested) / A + (1 - Q) * wrong) * penalty ** times_repeated  [s]
 
-    own    = 2 * (k_rtt * rtt + base + prefill * (1 + s * n) + k_queue * wait)
+    own    = 2 * (rtt + base + prefill * (1 + s * n) + wait)
              + answer + after * ((answer + b * n) / (1 - load) - answer)
-    others = k_delay * (work + evicted + after * b * n + 2 * (4 * queued + for_cache))
+    others = work + evicted + after * b * n + 2 * (4 * queued + for_cache)
     work   = prefill * (during * (s + w) * n + coming * 2 * later)
     evicted = r * (2 * prefill * (1 + s * n) + work)
 
@@ -52,12 +52,10 @@ a prompt evicts in turn when it is prefilled again. Decision 0014 has the figure
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from laar.core import plugin
-from laar.core.cost import AIMS, CostWeights, Price, Terms, scores_of_costs, until_correct
+from laar.core.cost import AIMS, AimName, CostWeights, Price, Terms, scores_of_costs, until_correct
 from laar.core.interfaces import View
 from laar.fleet.endpoints import Floats
 from laar.policies.laar.pricing import PricingInputs, RequestPricing, inputs_of, price
@@ -66,6 +64,7 @@ from laar.speeds.engines import Engines
 from laar.speeds.traffic import MEAN_S
 
 _SAME = 0.01  # shares of a prompt that differ by less are treated as equal
+_NAMED: dict[str, AimName] = {name: name for name in AIMS}
 _ONCE = 1.5  # a prefix with fewer recent requests than this is not worth another copy
 
 
@@ -73,21 +72,19 @@ class Outlook:
     """Scores by the cost described above.
 
     Args:
-        weights: weights of the round trip (`k_rtt`), of waiting (`k_queue`) and of the cost to
-            others (`k_delay`). All default to 1: seconds are taken at face value.
+        weights: name the aim of requests that name none.
     """
 
     def __init__(self, weights: CostWeights) -> None:
         self.weights = weights
-        self._aimed: dict[str, CostWeights] = {aim: replace(weights, aim=aim) for aim in AIMS}
 
     def score(self, view: View) -> Floats:
         """Score by cost, and set the view's terms."""
         engines = view.engines or Engines(view.table)
-        weights, options = self.weights, view.request.given
+        aim, options = self.weights.aim, view.request.given
         if options is not None:
-            weights = self._aimed.get(options.get("aim", ""), weights)
-        inputs = inputs_of(view, engines, weights)
+            aim = _NAMED.get(options.get("aim", ""), aim)
+        inputs = inputs_of(view, engines, aim)
         priced, added = price(inputs), dict[str, Floats]()
         if "price" in view.parts.points:
             pricing = RequestPricing(inputs, priced, engines)

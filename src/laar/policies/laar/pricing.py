@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from laar.core.cost import AIMS, FIRST, CostWeights, Price
+from laar.core.cost import AIMS, FIRST, AimName, Price
 from laar.core.interfaces import View
 from laar.fleet.endpoints import EndpointTable, Floats, Slots
 from laar.speeds.engine_model import EndpointConstants
@@ -71,7 +71,7 @@ class PricingInputs:
     """The inputs to the prices of one request; arrays over the candidates.
 
     Args:
-        weights: weights of the round trip, of waiting and of the cost to others.
+        aim: what a busy fleet should keep short.
         now: the time at which the request arrives there.
         objective_s: seconds from `now` to the client's objective for the first token, or None.
         tokens: tokens of the prompt.
@@ -90,7 +90,7 @@ class PricingInputs:
         mean_work_s: c(m)'s mean estimate for a prompt, in seconds.
     """
 
-    weights: CostWeights
+    aim: AimName
     now: Floats | float
     objective_s: Floats | float | None
     tokens: Floats
@@ -129,7 +129,7 @@ def crowded(engines: Engines, table: EndpointTable, slots: Slots, tokens: Floats
     return np.minimum(np.fmax(over, 0.0) / np.fmax(np.fmin(held, room), 1.0), _MOST_OVER)
 
 
-def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInputs:
+def inputs_of(view: View, engines: Engines, aim: AimName) -> PricingInputs:
     """Gather the inputs to the prices of a view's candidates."""
     slots, table, traffic, now = view.slots, view.table, engines.traffic, view.now
     engine = engines.kept
@@ -151,7 +151,7 @@ def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInpu
         in_flight = in_flight + unseen
         backlog = backlog._replace(ahead_s=backlog.ahead_s + unseen * mean_work_s)
     return PricingInputs(
-        weights=weights,
+        aim=aim,
         now=now,
         objective_s=view.request.ttft_objective_s,
         tokens=view.tokens,
@@ -171,8 +171,8 @@ def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInpu
 
 def price(of: PricingInputs) -> Price:
     """Return the price of the request at each candidate."""
-    weights, engine, backlog, rtt = of.weights, of.engine, of.backlog, of.rtt_s
-    after, during, coming = _AIMS[weights.aim]
+    engine, backlog, rtt = of.engine, of.backlog, of.rtt_s
+    after, during, coming = _AIMS[of.aim]
     s, w, b, c = engine.s, engine.w, engine.b, engine.c
     base = engine.base_s + engine.e * of.seconds_per_token * of.tokens
     n = of.in_flight
@@ -207,12 +207,11 @@ def price(of: PricingInputs) -> Price:
         work = work + evicted
     beside = after * beside
     others = work + beside if full is None else work + beside + FIRST * full
-    others = weights.k_delay * others
 
     # If there is an objective, it determines the weight of the round trip and the wait.
-    delay = weights.k_rtt * rtt + weights.k_queue * wait
+    delay = rtt + wait
     if of.objective_s is not None:
-        late = np.minimum(np.maximum(rtt + first - of.objective_s, 0.0), rtt + wait)
+        late = np.minimum(np.maximum(rtt + first - of.objective_s, 0.0), delay)
         delay = PATIENT * (delay - late) + URGENT * late
     own = _FIRST * (alone + delay) + engine.answer_s + after * (answer - engine.answer_s)
     fixed = base + engine.answer_s
@@ -276,7 +275,7 @@ class RequestPricing:
                 objective_s=None if objective_s is None else np.maximum(objective_s - after_s, 0.0),
             )
         ).delayed(after_s)
-        evicted_s = of.weights.k_delay * (alone.evicted_s - then.evicted_s)
+        evicted_s = alone.evicted_s - then.evicted_s
         return then._replace(
             others_s=then.others_s + evicted_s,
             total_s=then.total_s + evicted_s,
@@ -321,7 +320,7 @@ class RequestPricing:
         )
         moved_s = reading.ttft_s + transfer_s
         own = written.own_s + FIRST * transfer_s + cost_s - reading.others_s
-        others = written.others_s + inputs.weights.k_delay * alone.evicted_s + reading.others_s
+        others = written.others_s + alone.evicted_s + reading.others_s
         return Price(
             base_s=written.base_s + reading.base_s,
             prefill_s=reading.prefill_s,

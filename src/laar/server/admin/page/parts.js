@@ -254,16 +254,14 @@ $("#ask").addEventListener("submit", async (event) => {
 
 // -- settings -----------------------------------------------------------------------------------
 
-const WEIGHTS = ["routing.policy", "routing.k_rtt", "routing.k_queue", "routing.k_delay"];
-
 function showSettings(config) {
   const at = (path) => path.split(".").reduce((value, name) => value?.[name], config);
   const given = Object.entries(config.origins).filter(([, from]) => from !== "default").map(([path]) => path);
-  const paths = [...new Set([...WEIGHTS, ...given])];
+  const paths = [...new Set(["routing.policy", "routing.aim", ...given])];
   const shown = (value) => value === null ? "none" : typeof value === "object" ? JSON.stringify(value) : `${value}`;
   const pending = Object.keys(config.pending_restart);
   $("#settings-note").textContent = pending.length
-    ? `${pending.length} wait for a restart: ${pending.join(", ")}` : "the policy, its weights, and what differs from the defaults";
+    ? `${pending.length} wait for a restart: ${pending.join(", ")}` : "the policy, its aim, and what differs from the defaults";
   table("#settings", paths.map((path) => {
     const text = shown(at(path));
     return row([path, text.length > 120 ? `${text.slice(0, 120)}...` : text, config.origins[path] ?? "default"]);
