@@ -214,7 +214,6 @@ REQUESTS = 8
 @pytest.fixture(autouse=True)
 def judged_soon(monkeypatch):
     monkeypatch.setattr("laar.context.guard.MIN_REQUESTS", REQUESTS)
-    monkeypatch.setattr("laar.context.guard.MIN_OUTCOMES", 2)
     monkeypatch.setattr("laar.context.guard.WINDOW", 4)
 
 
@@ -264,23 +263,6 @@ async def test_an_error_in_the_hook_costs_the_gain_but_not_the_request(place, mo
     body = raw(text([2, 1, 4]))
     assert await there.send(body) == body
     assert metric(there.runner, 'laar_degraded_total{what="context"}') >= 1
-
-
-async def test_reported_outcomes_reach_the_guard(place):
-    there = await place("standalone", {**ON, "holdout_share": 0.5})
-    rng = random.Random(8)
-    for _ in range(24):
-        async with there.http.post(
-            there.envoy.url() + PATHS["chat"], data=raw(text(rng.sample(range(40), 4)))
-        ) as answer:
-            decision = answer.headers["x-laar-decision-id"]
-        report = {"decision_id": decision, "correct": True}
-        async with there.http.post(there.gateway.url("admin", "/outcomes"), json=report) as answer:
-            assert (await answer.json())["accepted"] == 1
-    guard = (await there.shown())[1]["routes"][0]["guard"]
-    (own,) = guard["outcomes"]
-    assert own["correct"] == own["correct_as_received"] == 1.0
-    assert (own["harm"], own["dedup"]) == (False, "assumed")
 
 
 def test_an_order_is_learned_after_sending_and_before_the_next_body():

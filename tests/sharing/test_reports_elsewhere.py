@@ -11,7 +11,7 @@ CELL = Features("en", 1024, "qa")
 
 
 def pair():
-    made, judged = [], []
+    made = []
     for name in ("p/1", "q/1"):
         online = OnlineOutcomes(CapabilityModel())
         reports = OutcomeReports(online)
@@ -21,13 +21,12 @@ def pair():
                 ("10.0.0.1:80",),
                 online=online,
                 reports=reports,
-                on_judged=lambda *told: judged.append(told),
             )
         )
     net = Network(made)
     for _ in range(2):
         net.exchange(0.0)
-    return (*made, net, judged)
+    return (*made, net)
 
 
 def decided(picker, number):
@@ -41,19 +40,18 @@ def outcomes(picker, now):
 
 
 def test_a_report_reaches_the_picker_that_decided_and_affects_all():
-    p, q, net, judged = pair()
+    p, q, net = pair()
     name = decided(p, 1)
     assert q.reports.report(name, False, 1.0) is Verdict.PASSED
     net.exchange(1.01)
     net.exchange(1.02)
     assert p.reports.outcome_of(name) is False
     assert p.reports.verdicts[Verdict.TAKEN] == 1
-    assert judged == [(name, False)]
     assert outcomes(p, 1.1) == outcomes(q, 1.1) == {"m": 1.0}
 
 
 def test_what_repeats_are_worth_is_known_to_all_and_after_a_restart():
-    p, q, net, _ = pair()
+    p, q, net = pair()
     for correct in (True, False, False, False, False, False):
         p.online.observe("m", CELL, correct, 1.0, tried=("m",))
     net.exchange(1.01)
@@ -66,7 +64,7 @@ def test_what_repeats_are_worth_is_known_to_all_and_after_a_restart():
 
 
 def test_a_report_counts_once_even_if_sent_to_several_pickers():
-    p, q, net, judged = pair()
+    p, q, net = pair()
     name = decided(p, 1)
     assert p.reports.report(name, True, 1.0) is Verdict.TAKEN
     for correct in (True, False, True):
@@ -76,11 +74,10 @@ def test_a_report_counts_once_even_if_sent_to_several_pickers():
     assert outcomes(p, 1.2) == outcomes(q, 1.2) == {"m": 1.0}
     assert p.reports.verdicts[Verdict.REPEATED] == 2
     assert p.reports.verdicts[Verdict.CONTRADICTORY] == 1
-    assert not judged
 
 
 def test_an_unknown_id_is_forwarded_to_no_picker():
-    p, q, net, _ = pair()
+    p, q, net = pair()
     name = decided(p, 1)
     for unknown in ("", "x", q.tag + "0" * 32, name + "0" * 100, "ffffff" + "0" * 32):
         assert q.reports.report(unknown, True, 1.0) is Verdict.UNKNOWN
@@ -91,7 +88,7 @@ def test_an_unknown_id_is_forwarded_to_no_picker():
 
 
 def test_a_report_on_a_forgotten_decision_is_not_forwarded():
-    p, q, net, _ = pair()
+    p, q, net = pair()
     assert q.reports.report(p.tag + "0" * 32, True, 1.0) is Verdict.PASSED
     net.exchange(1.01)
     net.exchange(1.02)

@@ -7,14 +7,9 @@ lose some hits in either order, so the difference is scaled by a regression of r
 shares, which includes windows in which new conversations keep their order. A route stops
 reordering if its gain plus two standard errors is below the minimum, until `reset`.
 
-De-duplication always saves the text that it removes. It is assumed to do no harm, as the paper
-measured, until reported outcomes show otherwise: a share of the conversations goes without notes.
-
-The same change may help the answers of one model and harm another's. So outcomes are compared for
-each name in requests and each model that answers; if any model's answers to a name are worse with a
-change, requests with that name no longer get it. Each conversation counts once, with its mean, and
-stays in its groups with all its turns and retries. Otherwise the difficulty of a few popular
-questions would decide.
+Each conversation counts once, with its mean, and stays in its group with all its turns and
+retries. Otherwise a few popular questions would decide. De-duplication always saves the text that
+it removes.
 """
 
 from __future__ import annotations
@@ -33,10 +28,6 @@ continues is treated as new."""
 MAX_SIDES = 20_000
 """Number of conversations whose group is remembered; others join the current window's."""
 
-HARM_ERRORS = 3.0
-"""Number of standard errors by which answers must be worse to count as harm. The test is repeated
-after each outcome, so chance would exceed two standard errors sooner or later."""
-
 MIN_GAIN = 0.01
 """Minimum increase in the cached share of prompt tokens; a smaller increase does not justify
 changing prompts. Below it, the route switches itself off."""
@@ -44,12 +35,6 @@ changing prompts. Below it, the route switches itself off."""
 MIN_REQUESTS = 200
 """Conversations with reported usage needed to judge the gain. Requests with the same first text are
 one conversation."""
-
-MIN_OUTCOMES = 50
-"""Conversations per side with reported outcomes needed to compare correctness."""
-
-MAX_VERDICTS = 32
-"""Number of pairs of a requested name and an answering model that are judged (1.6 MB each)."""
 
 WINDOW = 50
 """Number of new conversations per window, enough for them to share orders."""
@@ -87,45 +72,8 @@ class MeanOfMeans:
         return max(0.0, self._squares / self.n - self.mean**2) / (self.n - 1)
 
 
-@dataclass(slots=True)
-class Sides:
-    """Shares of correct answers to changed and to unchanged prompts."""
-
-    changed: MeanOfMeans = field(default_factory=MeanOfMeans)
-    left: MeanOfMeans = field(default_factory=MeanOfMeans)
-
-    def harms(self) -> bool | None:
-        """Return whether answers to changed prompts are significantly worse; None if too few exist.
-
-        The standard error is that of equally good sides, since 50 correct of 50 have no variance.
-        """
-        changed, left = self.changed, self.left
-        if min(changed.n, left.n) < MIN_OUTCOMES:
-            return None
-        share = (changed.mean * changed.n + left.mean * left.n) / (changed.n + left.n)
-        error = math.sqrt(share * (1.0 - share) * (1.0 / changed.n + 1.0 / left.n))
-        return changed.mean - left.mean < -HARM_ERRORS * error
-
-
-@dataclass(slots=True)
-class ModelVerdict:
-    """What reported outcomes say about a model's answers.
-
-    Attributes:
-        moved: shares of correct answers with and without reordering.
-        noted: the same with and without notes in place of repeated documents.
-        harm: answers are worse with reordering.
-        dedup: whether notes are ``assumed``, ``harmless`` or ``harmful``.
-    """
-
-    moved: Sides = field(default_factory=Sides)
-    noted: Sides = field(default_factory=Sides)
-    harm: bool = False
-    dedup: str = "assumed"
-
-
 class GainGuard:
-    """Decides whether reordering and de-duplication continue on a route.
+    """Decides whether reordering continues on a route.
 
     Args:
         share: share of conversations left in their order, in windows, and share of conversations
@@ -134,7 +82,6 @@ class GainGuard:
     Attributes:
         off: reordering was switched off, since it gains too little.
         ahead: by how much expected hits exceed those in the received order.
-        verdicts: by the name in requests and the model that answered.
     """
 
     def __init__(self, *, share: float) -> None:
@@ -146,14 +93,9 @@ class GainGuard:
         """Discard all measurements, and switch reordering on again."""
         self.off = False
         self.ahead = MeanOfMeans()
-        self.verdicts: Latest[tuple[str, str], ModelVerdict] = Latest(MAX_VERDICTS)
         self._begun = 0
         # Sums, over answers, of pairwise products of 1, the expected share and the reported share.
         self._products = np.zeros((3, 3))
-
-    def reorders(self, name: str) -> bool:
-        """Return whether requests for a name may be reordered."""
-        return not self.off and not any(own.harm for own in self._verdicts_on(name))
 
     def holds_out(self, conversation: int) -> bool:
         """Return whether a conversation, given its hash, began in a window left in order."""
@@ -164,14 +106,9 @@ class GainGuard:
             self._sides[conversation] = side
         return side
 
-    def deduplicates(self, name: str, conversation: int) -> bool:
+    def deduplicates(self, conversation: int) -> bool:
         """Return whether notes replace repeated documents in a conversation."""
-        if (conversation >> 40) % 10_000 < self._share * 10_000:
-            return False
-        return not any(own.dedup == "harmful" for own in self._verdicts_on(name))
-
-    def _verdicts_on(self, name: str) -> list[ModelVerdict]:
-        return [own for (asked, _), own in self.verdicts.items() if asked == name]
+        return (conversation >> 40) % 10_000 >= self._share * 10_000
 
     def record(
         self, conversation: int, *, found: float, expected: float, ahead: float | None
@@ -204,34 +141,3 @@ class GainGuard:
         unsure = max(0.0, yy - xy * xy / xx) / max(1.0, n - 2.0) / xx
         error = math.sqrt(slope**2 * self.ahead.error_squared() + ahead**2 * unsure)
         return float(slope * ahead), error
-
-    def record_outcome(
-        self,
-        conversation: int,
-        *,
-        name: str,
-        model: str,
-        held_out: bool,
-        deduplicated: bool | None,
-        correct: bool,
-    ) -> None:
-        """Record whether an answer was correct.
-
-        Args:
-            conversation: hash of its beginning.
-            name: the model's name in the request.
-            model: the model that answered.
-            held_out: whether its documents were left in order.
-            deduplicated: whether notes replaced repeated documents; None if none are repeated.
-            correct: the reported outcome.
-        """
-        verdict = self.verdicts.get((name, model)) or ModelVerdict()
-        self.verdicts[name, model] = verdict
-        moved, noted = verdict.moved, verdict.noted
-        (moved.left if held_out else moved.changed).add(conversation, float(correct))
-        verdict.harm = verdict.harm or bool(moved.harms())
-        if deduplicated is None or verdict.dedup == "harmful":
-            return
-        (noted.changed if deduplicated else noted.left).add(conversation, float(correct))
-        if (harms := noted.harms()) is not None:
-            verdict.dedup = "harmful" if harms else "harmless"

@@ -63,8 +63,7 @@ class ContextSettings:
     different neighbors (`recurring`). All by default."""
     dedup: Dedup = "auto"
     """`auto` replaces a document whose full text occurs earlier in the same body with a reference
-    to it, except in `holdout_share` of the conversations, until reported outcomes of a model are
-    worse with it. `exact` does so in all conversations, whatever is reported. `off` never does."""
+    to it, except in `holdout_share` of the conversations; `exact` does so in all."""
     capacity_docs: Annotated[int, Ge(1), Le(10_000_000)] = 30_000
     """Maximum number of documents whose order is remembered: 0.1 KB each, up to 0.9 KB if many
     orders differ only in their last document."""

@@ -47,10 +47,8 @@ class TurnPlan:
 
     Args:
         body: the body to forward; the same object as the received one if unchanged.
-        model: the model's name in the request.
         conversation: hash of the conversation's beginning.
         held_out: the documents stay in order, for comparison or because the guard requires that.
-        deduplicated: whether notes replace repeated documents; None if none are repeated.
         edits: new texts by path.
         orders: the documents of each block that were aligned or could have been.
         received: the documents of each block that is new, in the order received.
@@ -71,10 +69,8 @@ class TurnPlan:
 
     body: bytes = b""
     scope: int = 0
-    model: str = ""
     conversation: int = 0
     held_out: bool = False
-    deduplicated: bool | None = None
     body_bytes: int = 0
     edits: dict[Path, str] = field(default_factory=dict)
     orders: list[SentOrder] = field(default_factory=list)
@@ -125,9 +121,7 @@ class TurnPlanner:
 
     def plan(self, body: dict[str, object], api: str, raw: bytes) -> TurnPlan:
         """Return the plan for a body; `raw` is as for `prompt_texts`. Call it once."""
-        name = body.get("model")
-        model = name if isinstance(name, str) else ""
-        self._plan = plan = TurnPlan(scope=self.scope, model=model)
+        self._plan = plan = TurnPlan(scope=self.scope)
         texts = prompt_texts(body, api, raw)
         self._draw_groups(texts)
         moved: Path | None = None  # content whose blocks moved; their texts stay unchanged
@@ -380,8 +374,6 @@ class TurnPlanner:
             if key in self._in_full or key in here:
                 repeated.add(i)
             here.add(key)
-        if repeated:
-            self._plan.deduplicated = self._dedups
         return frozenset(repeated if self._dedups else ())
 
     # -- all of the request --------------------------------------------------------------------
@@ -398,7 +390,7 @@ class TurnPlanner:
         self._plan.conversation = conversation
         self._control = guard.holds_out(conversation)
         if settings.dedup == "auto":
-            self._dedups = guard.deduplicates(self._plan.model, conversation)
+            self._dedups = guard.deduplicates(conversation)
 
     def _check(self) -> None:
         """Drop the plan if its time is up; called between steps."""
@@ -410,7 +402,7 @@ class TurnPlanner:
         plan = self._plan
         if self._control:
             plan.held_out, plan.reason = True, Reason.HOLDOUT
-        elif not self.observes and not self.hook.guard.reorders(plan.model):
+        elif not self.observes and self.hook.guard.off:
             plan.held_out, plan.reason = True, Reason.AUTO_OFF
         return plan.held_out
 

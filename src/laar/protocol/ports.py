@@ -78,13 +78,12 @@ class Rework(Protocol):
     def refused(self) -> None:
         """Record that no endpoint accepted the request."""
 
-    def accepted(self, endpoint: str, now: float, *, decision: Decision | None = None) -> None:
+    def accepted(self, endpoint: str, now: float) -> None:
         """Record that an endpoint answers with a 2xx status.
 
         Args:
             endpoint: the endpoint's address; empty if unknown.
             now: seconds, monotonic.
-            decision: the decision, whose outcome may be reported; None if unknown.
         """
 
     def ended(self, end: Completion) -> None:

@@ -17,9 +17,8 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from laar.context.settings import Mode, Reason
-from laar.core.decision import Completion, Decision
+from laar.core.decision import Completion
 from laar.faults import Fault
-from laar.latest import Latest
 from laar.protocol.headers import Head
 from laar.protocol.ports import Restorer
 from laar.request import Api
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
     from laar.context.memo import Memo
     from laar.context.turn import TurnPlan
     from laar.sharing.sharing import Sharing
-
-MAX_ANSWERED = 20_000
-"""Maximum number of decisions awaiting an outcome, 500 bytes each; the oldest is dropped first."""
 
 _WHAT = "context"
 _ADDED_BOUNDS_S = (2e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3)
@@ -119,20 +115,10 @@ class _Reworked:
     def refused(self) -> None:
         self._hooks.after(partial(self._ordering.hook.retract, self._plan))
 
-    def accepted(self, endpoint: str, now: float, *, decision: Decision | None = None) -> None:
+    def accepted(self, endpoint: str, now: float) -> None:
         """Record that `endpoint` accepted the body."""
-        plan, commit = self._plan, self._ordering.hook.commit
-        self._hooks.after(partial(commit, plan, now, endpoint=endpoint))
-        if decision is not None and plan.orders:
-            record = partial(  # without the plan's documents
-                self._ordering.hook.guard.record_outcome,
-                plan.conversation,
-                name=plan.model,
-                model=decision.model,
-                held_out=plan.held_out,
-                deduplicated=plan.deduplicated,
-            )
-            self._hooks.answered[decision.id] = self._ordering, record
+        commit = self._ordering.hook.commit
+        self._hooks.after(partial(commit, self._plan, now, endpoint=endpoint))
 
     def ended(self, end: Completion) -> None:
         """Record the measured cached tokens."""
@@ -175,8 +161,6 @@ class ContextHooks:
         self.later: Callable[[Callable[[], None]], object] = lambda call: call()
         # Calls that learn from requests, deferred within an iteration of the event loop.
         self._due: deque[Callable[[], None]] = deque()
-        self.answered: Latest[str, tuple[Ordering, Callable[..., None]]] = Latest(MAX_ANSWERED)
-        """The decisions that await an outcome, each with the call that records it."""
         self.apply_settings(settings)
 
     def apply_settings(self, settings: Settings) -> None:
@@ -281,26 +265,11 @@ class ContextHooks:
     def judge(self, ordering: Ordering) -> None:
         """Report once if a route has switched itself off."""
         guard, source = ordering.hook.guard, f"{Fault.CONTEXT} {ordering.rule.name}"
-        harmed = [key for key, own in guard.verdicts.items() if own.harm]
-        if not (guard.off or harmed) or source in self._problems or ordering not in self.orderings:
+        if not guard.off or source in self._problems or ordering not in self.orderings:
             return
         gain, _ = guard.gain()
         why = f"reordering does not pay off here: {gain:+.3f} of the prompt cached due to the hook"
-        for name, model in harmed:
-            moved = guard.verdicts[name, model].moved
-            why = (
-                f"answers of {model!r} to {name!r} are worse where documents were moved. Correct "
-                f"{moved.changed.mean:.3f} with the hook, {moved.left.mean:.3f} without"
-            )
         self._problems.report(Fault.CONTEXT, f"switched itself off: {why}", ordering.rule.name)
-
-    def reported(self, decision: str, correct: bool) -> None:
-        """Record the outcome of a decision; only the first counts."""
-        known = self.answered.pop(decision, None)
-        if known is not None:
-            ordering, record = known
-            record(correct=correct)
-            self.judge(ordering)
 
     # -- the engines' caches -------------------------------------------------------------------
 

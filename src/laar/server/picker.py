@@ -245,7 +245,6 @@ class Picker:
             wall_clock=time.time,
             online=self.learning.online,
             reports=self.learning.reports if store is not None else None,
-            on_judged=lambda decision, correct: self.context.reported(decision, correct),
         )
         if store is not None:
             tag, prefixes = sharing.tag, sharing.prefixes

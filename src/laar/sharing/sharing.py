@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
 from laar.accuracy.online import OnlineOutcomes
-from laar.accuracy.reports import OutcomeReports, Verdict
+from laar.accuracy.reports import OutcomeReports
 from laar.core.director import Director
 from laar.fleet.away import Away
 from laar.health import Word
@@ -66,8 +66,6 @@ class Sharing:
         wall_clock: seconds since 1970, to display the age of records.
         online: reported outcomes; None if they are not kept.
         reports: decisions for which outcomes may be reported; None if there are none.
-        on_judged: called with a decision id and whether its answer was correct, when another
-            picker passes on a report that is accepted here.
     """
 
     director: Director
@@ -78,7 +76,6 @@ class Sharing:
     wall_clock: Callable[[], float]
     online: OnlineOutcomes | None = None
     reports: OutcomeReports | None = None
-    on_judged: Callable[[str, bool], None] = lambda _decision_id, _correct: None
 
     def __post_init__(self) -> None:
         self.tag = tag_of(self.origin)  # prefix that this picker's decision ids must have
@@ -231,10 +228,8 @@ class Sharing:
             case Repeated(repeat) if self.online is not None:
                 self.online.repeats.heard(repeat)
             case Judged(decision_id, correct) if (reports := self.reports) is not None:
-                if reports.knows(decision_id) and (
-                    reports.report(decision_id, correct, now) is Verdict.TAKEN
-                ):
-                    self.on_judged(decision_id, correct)
+                if reports.knows(decision_id):
+                    reports.report(decision_id, correct, now)
             case Leaving():
                 self.peers.leave(peer, now)
 

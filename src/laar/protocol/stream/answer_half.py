@@ -78,7 +78,7 @@ class AnswerHalf(StreamState):
         if self.rework is not None:
             if answer.accepted:  # record it before the client sends the next turn
                 address = event.served or (decision.address if decision else "")
-                self.rework.accepted(address, now, decision=decision)
+                self.rework.accepted(address, now)
                 restorer = self.rework.restorer(events=event.streamed, encoded=event.encoded)
                 if restorer is not None:
                     answer.restorers, self._holds_all = (restorer,), not event.streamed

@@ -64,17 +64,6 @@ def _shown(ordering: Ordering) -> dict[str, object]:
                 "two_errors": 2 * error if guard.ahead.n else None,
             },
             "dedup": rule.hook.dedup,
-            "outcomes": [
-                {
-                    "name": name,
-                    "model": model,
-                    "correct": own.moved.changed.mean if own.moved.changed.n else None,
-                    "correct_as_received": own.moved.left.mean if own.moved.left.n else None,
-                    "harm": own.harm,
-                    "dedup": own.dedup,
-                }
-                for (name, model), own in guard.verdicts.items()
-            ],
         },
         "requests": ordering.reasons,
         "shapes": ordering.shapes,

@@ -25,7 +25,6 @@ from laar.datalayer.endpoints_file import is_loopback
 from laar.errors import RequestError, first_fault
 from laar.server.admin.answers import as_json
 from laar.server.admin.guard import body_of
-from laar.server.context_hooks import ContextHooks
 from laar.server.learning import Learning
 from laar.server.token_file import OUTCOMES, is_sent
 from laar.slices import Slice
@@ -54,7 +53,6 @@ class _Batch(BaseModel):
 def routes(
     learning: Learning,
     director: Director,
-    hooks: ContextHooks,
     *,
     listen: str,
     token: Callable[[], str | None],
@@ -80,8 +78,6 @@ def routes(
         verdicts, now, slice_ = [], learning.clock(), Slice()
         for each in outcomes:
             verdict = learning.reports.report(each.decision_id, each.correct, now)
-            if verdict is Verdict.TAKEN:
-                hooks.reported(each.decision_id, each.correct)
             verdicts.append(verdict)
             await slice_.step()
         accepted = sum(verdict in (Verdict.TAKEN, Verdict.PASSED) for verdict in verdicts)

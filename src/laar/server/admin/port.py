@@ -44,7 +44,6 @@ class AdminPort:
                 *outcome_routes(
                     picker.learning,
                     picker.director,
-                    picker.context,
                     listen=settings.listen.admin,
                     token=lambda: self._outcomes_token,
                 ),
