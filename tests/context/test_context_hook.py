@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+from functools import partial
 
 import orjson
 import pytest
 
+from laar.context.aligner import OrderIndex
 from laar.context.hook import MAX_BODY_BYTES, ContextHook
 from laar.context.notes import order_note
 from laar.context.settings import ContextSettings, Reason
@@ -315,7 +317,8 @@ class TestCommit:
 
     def test_memory_is_bounded(self, monkeypatch):
         monkeypatch.setattr("laar.context.memo.MAX_ENTRIES", 10)
-        h = hook(capacity_docs=50)
+        monkeypatch.setattr("laar.context.hook.OrderIndex", partial(OrderIndex, capacity_docs=50))
+        h = hook()
         rng = random.Random(3)
         for i in range(200):
             send(h, chat(user(rng.sample(range(30), 5))), tenant=f"t{i % 40}", now=float(i))

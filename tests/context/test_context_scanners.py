@@ -13,30 +13,28 @@ from hypothesis import strategies as st
 from laar.context.blocks import SkippedText
 from laar.context.formats import scan
 from laar.context.rewrite import BlockChange, rewrite
-from laar.context.settings import ContextSettings, Reason
+from laar.context.settings import Reason
 from support.exploring import examples
 from support.speed import times_as_long
 
-FORMATS = ContextSettings().formats
-
 
 def found(text):
-    return [[text[i.start : i.end] for i in block.items] for block in scan(text, FORMATS)]
+    return [[text[i.start : i.end] for i in block.items] for block in scan(text)]
 
 
 def refusal(text):
     with pytest.raises(SkippedText) as info:
-        scan(text, FORMATS)
+        scan(text)
     return info.value.reason
 
 
 def fixed(text):
-    [block] = scan(text, FORMATS)
+    [block] = scan(text)
     return block.fixed
 
 
 def reversed_(text, *, annotate=False):
-    blocks = scan(text, FORMATS)
+    blocks = scan(text)
     changes = [BlockChange(block, tuple(reversed(range(len(block.items))))) for block in blocks]
     return rewrite(text, changes)[annotate]
 
@@ -50,7 +48,7 @@ class TestXml:
         assert found(text) == [
             [f'<document id="{name}">{body}</document>' for name, body in ("ax", "by", "cz")]
         ]
-        [block] = scan(text, FORMATS)
+        [block] = scan(text)
         assert [item.label for item in block.items] == ["a", "b", "c"]
         assert text[: block.end].endswith("</documents>")
 
@@ -129,7 +127,7 @@ class TestResults:
         form = '{"q": 1.50, "results": [ %s,\n %s, %s], "n": 3}'
         text = form % parts
         assert reversed_(text) == form % parts[::-1]
-        [block] = scan(text, FORMATS)
+        [block] = scan(text)
         assert [item.label for item in block.items] == ["a", "b", "é"]
         assert text[block.items[1].text_start : block.items[1].text_end] == "y"
 
@@ -172,7 +170,7 @@ class TestResults:
 
     def test_a_note_about_json_before_other_text_follows_the_json(self):
         listed = json.dumps({"results": [{"text": f"text {i}"} for i in "xyz"]})
-        [block] = scan(f"{listed}\n\nWhat is it?", FORMATS)
+        [block] = scan(f"{listed}\n\nWhat is it?")
         assert (block.shape, block.end) == ("json", len(listed))
 
     @pytest.mark.parametrize("before", ['{"task": "answer"}', '["one"]', "[[Note]] says", '{"a'])
@@ -219,7 +217,7 @@ def scanned_as_long(text, other):
 
     def scans(each):
         with contextlib.suppress(SkippedText):
-            scan(each, FORMATS)
+            scan(each)
 
     return times_as_long(lambda: scans(text), lambda: scans(other), tries=3)
 
@@ -232,7 +230,7 @@ def test_a_megabyte_of_hostile_markup_takes_linear_time(piece):
 
 def test_many_tags_in_sentences_before_a_long_text_take_little_time():
     text, late = " a <doc/" * 2040, "b" * 2_000_000
-    assert scan(text + late, FORMATS) == []
+    assert scan(text + late) == []
     assert scanned_as_long(text + late, late + text) < 8
 
 
@@ -255,7 +253,7 @@ text_st = st.text(st.sampled_from('ab<>/"= \n`[]1{}é\\')).map(
 @example(["", "", ""], "", None)
 def test_any_order_keeps_every_document_and_all_gaps(bodies, gap, data):
     text = "pre " + gap.join(f"<doc>{body}</doc>" for body in bodies) + " post"
-    [block] = scan(text, FORMATS)
+    [block] = scan(text)
     order = data.draw(st.permutations(range(len(bodies)))) if data else range(len(bodies))
     change = BlockChange(block, tuple(order))
     made, _ = rewrite(text, [change])
@@ -287,11 +285,11 @@ SHAPES = {
 def test_moved_documents_are_found_again_in_their_new_positions(shape, texts, data):
     """The hook relies on this, as it does not scan its results again before it sends them."""
     text = SHAPES[shape](texts)
-    [block] = scan(text, FORMATS)
+    [block] = scan(text)
     order = data.draw(st.permutations(range(len(texts))))
     change = BlockChange(block, tuple(order))
     made, _ = rewrite(text, [change])
-    [again] = scan(made, FORMATS)
+    [again] = scan(made)
     want = [text[block.items[at].start : block.items[at].end] for at in order]
     assert [made[item.start : item.end] for item in again.items] == want
 
@@ -325,7 +323,7 @@ def test_code_that_begins_like_a_list_takes_less_time_than_a_list(piece):
 
 def test_changes_that_would_lose_or_repeat_text_are_refused():
     text = "".join(f"<doc>{body * 99}</doc>" for body in "abc")
-    [block] = scan(text, FORMATS)
+    [block] = scan(text)
     first, *others = block.items
     wide = replace(block, items=(first._replace(end=first.end + 1), *others))
     late = replace(block, end=len(text) + 1)

@@ -169,17 +169,14 @@ async def test_numbered_documents_move_and_answers_cite_the_original_numbers(pla
     assert reasons(there.runner, "reordered") > 5
 
 
-WISH = {"x-laar-context": "on"}
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
     ("routes", "headers"),
     [
         ((), [{}]),
-        (({**ON, "mode": "off"},), [{}, WISH]),
+        (({**ON, "mode": "off"},), [{}]),
         (({**ON, "mode": "off"}, {**ON, "name": "behind"}), [{}]),
-        (({**ON, "mode": "observe"},), [{}, WISH]),
+        (({**ON, "mode": "observe"},), [{}]),
         (
             (ON,),
             [

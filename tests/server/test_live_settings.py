@@ -303,7 +303,7 @@ async def test_a_config_map_swap_is_applied_without_a_restart(tmp_path):
 
 
 def rag(**changed):
-    return {"routes": [{"name": "rag", "mode": "on", "capacity_docs": 200, **changed}]}
+    return {"routes": [{"name": "rag", "mode": "on", **changed}]}
 
 
 async def test_a_context_route_keeps_its_memory_unless_its_hook_changes(gateway):
@@ -314,7 +314,7 @@ async def test_a_context_route_keeps_its_memory_unless_its_hook_changes(gateway)
     await eventually(lambda: metric(runner, CHANGES) == 1, what="the mode")
     [kept] = runner.picker.context.orderings
     assert kept is before
-    gateway.change(context=rag(mode="observe", capacity_docs=500))
+    gateway.change(context=rag(mode="observe", dedup="off"))
     await eventually(lambda: metric(runner, CHANGES) == 2, what="the hook")
     [new] = runner.picker.context.orderings
     assert new.hook is not before.hook

@@ -40,6 +40,10 @@ _SHALLOW = 32
 """Number of documents for which `MAX_BRANCHES` suffices. Each additional document allows one more
 branch; otherwise the search could not reach the end of a long list."""
 
+CAPACITY_DOCS = 30_000
+"""Number of documents whose order is remembered: 0.1 KB each, up to 0.9 KB if many orders differ
+only in their last document."""
+
 _MOST_SHARED = 32
 """Maximum number of documents in all orders (8 bytes each), as a multiple of `capacity_docs`, which
 alone does not limit them: long orders that differ only at the end take one position each."""
@@ -82,7 +86,7 @@ class OrderIndex:
         affinities: popularity counts by scope.
     """
 
-    def __init__(self, *, capacity_docs: int = 30_000) -> None:
+    def __init__(self, *, capacity_docs: int = CAPACITY_DOCS) -> None:
         self.capacity_docs = capacity_docs
         self.affinities: Latest[int, Affinity] = Latest(MAX_SCOPES)
         self._roots: dict[int, _Branch] = {}  # by seed

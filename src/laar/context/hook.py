@@ -61,15 +61,15 @@ class ContextHook:
         route: str = "",
     ) -> None:
         self._route = route
-        self.settings = s = settings or ContextSettings()
+        self.settings = settings or ContextSettings()
         self.clock = clock or float  # always 0.0 without a clock
-        self.index = OrderIndex(capacity_docs=s.capacity_docs)
-        self.received = OrderIndex(capacity_docs=s.capacity_docs)
+        self.index = OrderIndex()
+        self.received = OrderIndex()
         """The orders as received, to estimate what would be cached without the hook."""
         self.memo = Memo() if memo is None else memo
         self.recurrences = Recurrences()
         self.sequences = Sequences()
-        self.guard = GainGuard(share=s.holdout_share)
+        self.guard = GainGuard(share=self.settings.holdout_share)
 
     def apply(
         self,

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Ge, Le, Lt, MinLen
+from annotated_types import Ge, Lt
 
 from laar.declaring import Applies
 
 Mode = Literal["off", "observe", "on"]
 Dedup = Literal["off", "auto", "exact"]
-Format = Literal["xml", "json", "recurring"]
 
 
 class Reason(StrEnum):
@@ -58,15 +57,9 @@ class ContextSettings:
 
     applies: ClassVar = Applies.AT_ONCE
 
-    formats: Annotated[tuple[Format, ...], MinLen(1)] = get_args(Format)
-    """Where to look for documents: tags named for documents, JSON lists, and texts that recur with
-    different neighbors (`recurring`). All by default."""
     dedup: Dedup = "auto"
     """`auto` replaces a document whose full text occurs earlier in the same body with a reference
     to it, except in `holdout_share` of the conversations; `exact` does so in all."""
-    capacity_docs: Annotated[int, Ge(1), Le(10_000_000)] = 30_000
-    """Maximum number of documents whose order is remembered: 0.1 KB each, up to 0.9 KB if many
-    orders differ only in their last document."""
     holdout_share: Annotated[float, Ge(0), Lt(1)] = 0.05
     """Share of conversations left in their order for comparison, in windows, and share of those
     whose repeated documents stay. 0 also switches the guard off."""

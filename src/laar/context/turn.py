@@ -182,7 +182,7 @@ class TurnPlanner:
                 made = numbered(text.value, replace(made, fixed=True))
                 made = replace(made, end=block.end)
             elif block.items[0].label is not None:
-                names = {item.start: item.label for own in self._scan(text) for item in own.items}
+                names = {item.start: item.label for own in _scan(text) for item in own.items}
                 items = [
                     x._replace(label=names.get(x[0]) or head(text.value[x[0] : x[1]])[:NAME_CHARS])
                     for x in block.items
@@ -229,10 +229,10 @@ class TurnPlanner:
         refused: Reason | None = None
         blocks: list[Block] = []
         try:
-            blocks = self._scan(text)
+            blocks = _scan(text)
         except SkippedText as error:
             refused = error.reason
-        if not blocks and not text.parts and "recurring" in self.hook.settings.formats:
+        if not blocks and not text.parts:
             block, seen = self.hook.recurrences.find(self.scope, text.value)
             if seen is not None and text.fresh:
                 self._plan.seen.append(seen)
@@ -248,10 +248,6 @@ class TurnPlanner:
             self._note(Reason.POSITIONAL_LABELS)
             return []
         return blocks
-
-    def _scan(self, text: Text) -> list[Block]:
-        formats, by_tool = self.hook.settings.formats, text.role == "tool"
-        return scan(text.value, formats, is_parts=text.parts, by_tool=by_tool)
 
     def _carried_out(self, text: Text, changes: Sequence[BlockChange]) -> str:
         """Return the text with its changes applied, and count them; raise Refused if unsafe."""
@@ -414,6 +410,11 @@ class TurnPlanner:
 
 
 _read_changes = msgspec.json.Decoder(tuple[BlockChange, ...]).decode
+
+
+def _scan(text: Text) -> list[Block]:
+    return scan(text.value, is_parts=text.parts, by_tool=text.role == "tool")
+
 
 _SHORT = 200
 _MARKS = frozenset("\n<[{")

@@ -2,9 +2,9 @@
 
 Connects `laar.context.hook.ContextHook`, one per route in the settings, to the streams.
 
-`x-laar-context: off` takes precedence; `on` has an effect only if the route sets `opt_in`. A body
-signed by a header is left unchanged. An error here costs only the gain: it is counted as
-`laar_degraded_total{what="context"}`, and the body is forwarded unchanged.
+A body whose request has `x-laar-context: off`, or that a header signs, is left unchanged. An error
+here costs only the gain: it is counted as `laar_degraded_total{what="context"}`, and the body is
+forwarded unchanged.
 
 Tenants are identified by the header in `flow.tenant_header`, and never share orders.
 """
@@ -24,7 +24,6 @@ from laar.protocol.ports import Restorer
 from laar.request import Api
 from laar.settings import Settings
 from laar.settings.context import ContextRoute
-from laar.telemetry.metrics import Histogram
 from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from laar.sharing.sharing import Sharing
 
 _WHAT = "context"
-_ADDED_BOUNDS_S = (2e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3)
 
 
 class Ordering:
@@ -44,7 +42,6 @@ class Ordering:
 
         self.rule = rule
         self.hook = ContextHook(rule.hook, clock=clock, memo=memo, route=rule.name)
-        self.added_s = Histogram(_ADDED_BOUNDS_S)
         self.reasons: Counter[str] = Counter()
         self.shapes: Counter[str] = Counter()
         self.forget_gains()
@@ -65,20 +62,19 @@ class Ordering:
 
     def mode(self, head: Head, *, may_change: bool) -> Mode:
         """Return the mode of a request; count it if one of its headers excludes it."""
-        wish = head.context.lower()
-        mode: Mode = "on" if wish == "on" and self.rule.opt_in else self.rule.mode
-        if wish == "off" or mode == "off":
-            if wish:
-                self.reasons[Reason.OFF.value] += 1
+        mode: Mode = self.rule.mode
+        if mode == "off":
+            return "off"
+        if head.context.lower() == "off":
+            self.reasons[Reason.OFF.value] += 1
             return "off"
         if head.signed:
             self.reasons["signed"] += 1
             return "off"
         return "observe" if mode == "on" and not may_change else mode
 
-    def count(self, plan: TurnPlan, added_s: float) -> None:
-        """Count a request's plan, and the time that it took."""
-        self.added_s.observe(added_s)
+    def count(self, plan: TurnPlan) -> None:
+        """Count a request's plan."""
         self.reasons[plan.reason.value] += 1
         self.shapes.update(shape for shape, _ in plan.shapes)
         if plan.orders:
@@ -200,7 +196,7 @@ class ContextHooks:
     @property
     def in_use(self) -> ContextHooks | None:
         """Return this object, or None if no route processes any body."""
-        is_on = any(each.rule.mode != "off" or each.rule.opt_in for each in self.orderings)
+        is_on = any(each.rule.mode != "off" for each in self.orderings)
         return self if is_on else None
 
     # -- a request -----------------------------------------------------------------------------
@@ -228,7 +224,6 @@ class ContextHooks:
             return None
         restores = (shows_answer or self.shows_answers) and self.may_restore
         self._catch_up()
-        began = self._clock()
         plan = ordering.hook.apply(
             body,
             api=api,
@@ -238,7 +233,7 @@ class ContextHooks:
             document=document,
             restores=restores,
         )
-        ordering.count(plan, self._clock() - began)
+        ordering.count(plan)
         if plan.reason is Reason.ERROR:
             self._faults[_WHAT] += 1
         teaches = plan.orders or plan.memos or plan.seen

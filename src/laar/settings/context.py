@@ -24,10 +24,8 @@ class ContextRoute(Section):
     """Requested model names that the route matches; any by default."""
     mode: Mode = "off"
     """`observe` estimates the gain and forwards bodies unchanged; `on` reorders. Off by default:
-    order can carry meaning, so observe first."""
-    opt_in: bool = False
-    """Whether `x-laar-context: on` switches reordering on for a request when the mode is `off` or
-    `observe`. `x-laar-context: off` switches it off in any mode."""
+    order can carry meaning, so observe first. `x-laar-context: off` leaves a request's body as it
+    is."""
 
     @field_validator("mode", "dedup", mode="before", check_fields=False)
     @classmethod
@@ -49,7 +47,7 @@ class ContextSection(Section):
     routes: Annotated[tuple[ContextRoute, ...], MaxLen(16)] = ()
     """Rules for requests whose documents may be reordered; the first match applies. Without a rule,
     every body is forwarded unchanged. A changed route keeps its memory if only `path`,
-    `models`, `mode` or `opt_in` changed. Otherwise, or if it was removed in between, it keeps only
+    `models` or `mode` changed. Otherwise, or if it was removed in between, it keeps only
     the orders of running conversations."""
 
     @model_validator(mode="after")

@@ -52,7 +52,6 @@ def _shown(ordering: Ordering) -> dict[str, object]:
         "path": rule.path,
         "models": rule.models,
         "mode": rule.mode,
-        "opt_in": rule.opt_in,
         "guard": {
             "state": "off" if ordering.is_off else watches,
             "holdout_share": rule.hook.holdout_share,
