@@ -140,15 +140,11 @@ def test_ends_of_requests_are_counted_as_a_scraper_reads_them():
         took = {"latency_s": rng.random() + 1.0, "ttft_s": rng.choice((None, rng.random()))}
         sums += {"latency": took["latency_s"], "ttft": stream * (took["ttft_s"] or 0.0)}
         sums["found"] += ok * number
-        if ok and took["ttft_s"] is not None:
-            sums["predicted"] += float(decision.view.terms.all_ttft_s[decision.position])
-            sums["measured"] += took["ttft_s"]
         took |= {"prompt_tokens": 99, "cached_tokens": number}
         end = Completion(status=200 if ok else 500, cause="complete", **took)
         picker.director.settle(decision, end)
     found = samples(picker)
     names = {"latency": "latency_seconds_sum", "ttft": "ttft_seconds_sum"}
-    names |= {each: f"{each}_ttft_seconds_total" for each in ("predicted", "measured")}
     names["found"] = "prefix_found_tokens_total"
     assert {name: found[f"laar_{of}", ()] for name, of in names.items()} == pytest.approx(sums)
 

@@ -76,8 +76,6 @@ class Metrics:
         self.latency_s = Histogram(_LATENCY_BOUNDS_S)
         self.held_s = Histogram(_QUEUE_BOUNDS_S)
         self.shadow = Counter(yes=0, no=0, unknown=0)
-        self.predicted_ttft_s = 0.0
-        self.measured_ttft_s = 0.0
         self.ttft_ratio = Histogram(_RATIOS)
         self.prompt_tokens = 0
         self.believed_tokens = 0.0
@@ -124,8 +122,6 @@ class Metrics:
             return
         if end.ttft_s is not None and view.terms is not None:
             predicted_s = float(view.terms.all_ttft_s[position])
-            self.predicted_ttft_s += predicted_s
-            self.measured_ttft_s += end.ttft_s
             self.ttft_ratio.observe(predicted_s / max(end.ttft_s, 1e-6))
         if end.cached_tokens is not None and end.prompt_tokens:
             self.believed_tokens += decision.believed_share * end.prompt_tokens

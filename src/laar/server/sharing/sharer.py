@@ -12,7 +12,6 @@ import logging
 import os
 import secrets
 import socket
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from hashlib import blake2b
 from pathlib import Path
@@ -97,7 +96,6 @@ class Sharer:
         self.endpoints_known = asyncio.Event()
         """Set once the endpoints are known, since snapshots refer to endpoints."""
         self.connected = False
-        self.bytes = Counter(sent=0, taken=0)
         self.restored = 0
         """Number of prompts whose blocks were restored from a snapshot."""
         self._has_secret = has_secret
@@ -227,7 +225,6 @@ class Sharer:
             self._unsent = self.sharing.batches(self._clock())
         if self._unsent:
             await self.store.send(self._unsent)
-            self.bytes["sent"] += sum(map(len, self._unsent))
             self._unsent = []
 
     async def _keep_receiving(self) -> None:
@@ -241,7 +238,6 @@ class Sharer:
     async def _take(self, received: Iterable[tuple[bytes, float]]) -> None:
         slice_ = Slice()
         for data, age_s in received:
-            self.bytes["taken"] += len(data)
             for _ in self.sharing.taking(data, self._clock(), age_s=age_s):
                 await slice_.step()
 
