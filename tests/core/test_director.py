@@ -47,7 +47,7 @@ def test_a_reservation_is_released_in_full_after_settings_changed():
     d = director(*FLEET)
     text = "hello " * 2000
     moved, before = d.decide(request(text=text), 0.0), d.decide(request(text=text), 0.0)
-    d.use(DirectorSettings(policy="random"), d.policies)
+    d.use(DirectorSettings(policy="random"), d.chooser.policies)
     after = d.decide(request(text=text), 0.0)
     assert after.policy == "random"
     d.served_by(moved, next(a for a, *_ in FLEET if a != moved.address), 0.0)
@@ -96,7 +96,7 @@ def test_aliases_and_filters_change_with_the_settings():
     d.table.read("10.0.0.1:80", Reading(waiting=9.0), 0.0)
     few = DirectorSettings(aliases={"few": ("m1", "m2")}, max_waiting=3)
     assert "10.0.0.1:80" in {d.decide(request("shared"), 0.0).address for _ in range(20)}
-    d.use(few, d.policies)
+    d.use(few, d.chooser.policies)
     assert {d.decide(request("few"), 0.0).address for _ in range(20)} == {"10.0.0.2:80"}
     with pytest.raises(RequestError, match="does not exist"):
         d.decide(request("auto"), 0.0)

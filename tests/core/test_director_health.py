@@ -153,7 +153,7 @@ def test_a_retried_trial_has_failed_even_if_its_endpoint_was_removed():
 
 def test_envoys_own_choice_does_not_count_against_the_picked_endpoint():
     d = fleet(A, B, C)
-    d.use(DirectorSettings(fallbacks=0), d.policies)
+    d.use(DirectorSettings(fallbacks=0), d.chooser.policies)
     decision = d.decide(request(), 1.0)
     other = next(a for a in (A, B, C) if a != decision.address)
     picked = decision.slot

@@ -168,10 +168,12 @@ def test_a_plugin_is_used_by_name_in_a_policy_and_on_the_command_line(
     assert "policy: mine" in checked(tmp_path, **routing)
     picker = Picker(load(tmp_path / "laar.yaml").settings, seed=1)
     view = make_view(3)
-    mine = picker.director.policies["mine"]
+    mine = picker.director.chooser.policies["mine"]
     assert mine.score(view).tolist() == [0.25] * 3
     assert mine.order(mine.score(view), view, ()) == [2, 1, 0]
-    assert picker.director.policies["p"].score(view).tolist() == [0.625] * 3, "of scores 1 and 0.25"
+    assert picker.director.chooser.policies["p"].score(view).tolist() == [0.625] * 3, (
+        "of scores 1 and 0.25"
+    )
     assert parse_policy("mine:share=0.5") == ("mine", {"share": 0.5})
 
 
@@ -259,7 +261,7 @@ def test_policies_keep_their_state_unless_their_parameters_change(tmp_path: Path
     both = {"even": {"scorers": [{"name": "even"}]}, **scorers("broken", how="raise")["policies"]}
     checked(tmp_path, policies=both)
     picker = Picker(load(tmp_path / "laar.yaml").settings, seed=1)
-    before = dict(picker.director.policies)
+    before = dict(picker.director.chooser.policies)
 
     def kept() -> set[str]:
         settings = load(tmp_path / "laar.yaml").settings
@@ -267,14 +269,16 @@ def test_policies_keep_their_state_unless_their_parameters_change(tmp_path: Path
         fresh = build_policies(routing.weights, routing.given, routing.policies)
         picker.apply(settings, picker.learning.assessor.capability, fresh)
         return {
-            name for name, policy in picker.director.policies.items() if policy is before.get(name)
+            name
+            for name, policy in picker.director.chooser.policies.items()
+            if policy is before.get(name)
         }
 
     checked(tmp_path, policies=both, policy="mine")
     assert kept() == set(before)
-    assert set(picker.director.policies) == {*before, "mine"}
+    assert set(picker.director.chooser.policies) == {*before, "mine"}
     checked(tmp_path, policies=both)
-    assert kept() == set(picker.director.policies) == set(before)
+    assert kept() == set(picker.director.chooser.policies) == set(before)
     both["p"]["scorers"][0]["parameters"]["how"] = "nan"
     checked(tmp_path, policies=both)
     assert kept() == set()

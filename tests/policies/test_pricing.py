@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from laar.core.cost import AIMS
-from laar.policies.laar.pricing import Backlog, PricingInputs, price
+from laar.policies.laar.pricing import AFTER, Backlog, PricingInputs, price
 from laar.speeds.engine_model import EndpointConstants
 
 NOW = 5.0
@@ -76,17 +76,17 @@ def test_each_field_of_a_price_matches_a_hand_calculation():
 
 @pytest.mark.parametrize("aim", AIMS)
 def test_an_aim_weighs_what_crowding_adds_after_first_tokens_and_who_comes_meanwhile(aim):
-    after, during, coming = AIMS[aim]
+    during, coming = AIMS[aim]
     busy = replace(
         INPUTS, rate=2.0, again=None, backlog=SENT._replace(load=each(0.8), came=each(9))
     )
     plain, aimed = price(busy), price(replace(busy, aim=aim))
     assert aimed.ttft_s.tolist() == plain.ttft_s.tolist()
     assert aimed.latency_s.tolist() == plain.latency_s.tolist()
-    own_s = 2 * (2.5 + 0.75) + 3.0 + after * (3.2 / 0.2 - 3.0)
+    own_s = 2 * (2.5 + 0.75) + 3.0 + AFTER * (3.2 / 0.2 - 3.0)
     assert aimed.own_s.tolist() == pytest.approx([own_s] * 2)
     coming_s = plain.others_s - price(replace(busy, rate=0.0)).others_s
-    expected_s = during * 1.8 + after * 0.2 + coming * coming_s
+    expected_s = during * 1.8 + AFTER * 0.2 + coming * coming_s
     assert aimed.others_s.tolist() == pytest.approx(expected_s.tolist())
 
 

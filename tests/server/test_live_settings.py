@@ -178,7 +178,7 @@ async def test_aim_and_artifact_are_reloaded_and_learned_outcomes_are_kept(gatew
     before = probability()
     gateway.change(routing={"aim": "first-token"})
     await eventually(lambda: metric(runner, CHANGES) == 1, what="the aim")
-    [(scorer, _)] = runner.picker.director.policies["laar"].scorers
+    [(scorer, _)] = runner.picker.director.chooser.policies["laar"].scorers
     assert scorer.weights == CostWeights(aim="first-token")
 
     capability.write_text("{}")
@@ -331,10 +331,10 @@ LIVE = [path for path, applies in leaves(Settings) if applies is Applies.AT_ONCE
 def in_force(runner):
     """Return the settings that the parts of a picker use."""
     picker, processor = runner.picker, runner.processor
-    watched, candidates = picker.observability, picker.director.candidates
+    watched, candidates = picker.observability, picker.director.chooser.candidates
     declared = runner.collectors.resolver._declared
-    [(scorer, _)] = picker.director.policies["laar"].scorers
-    [(baseline, _)] = picker.director.policies["load-aware"].scorers
+    [(scorer, _)] = picker.director.chooser.policies["laar"].scorers
+    [(baseline, _)] = picker.director.chooser.policies["load-aware"].scorers
     return {
         "endpoints": [spec for specs in declared.values() for spec in specs],
         "director": picker.director.settings,
@@ -342,7 +342,7 @@ def in_force(runner):
         "candidates": (candidates._aliases, candidates._max_waiting),
         "weights": scorer.weights,
         "baselines": baseline._threshold,
-        "policies": sorted(picker.director.policies),
+        "policies": sorted(picker.director.chooser.policies),
         "models": picker.learning.online.capability.models,
         "speeds": picker.director.engines._speed("m"),
         "streams": (processor.env.settings, picker.held.limit_bytes),

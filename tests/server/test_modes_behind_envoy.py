@@ -202,7 +202,9 @@ async def test_a_refused_mode_is_a_problem_until_it_is_accepted_or_gone(gateway,
     if way == "no mode":
         routing = picker.settings.routing.model_copy(update={"modes": {}})
         settings = picker.settings.model_copy(update={"routing": routing})
-        picker.apply(settings, picker.learning.assessor.capability, dict(picker.director.policies))
+        picker.apply(
+            settings, picker.learning.assessor.capability, dict(picker.director.chooser.policies)
+        )
     elif way == "no model":
         gateway.members(*((spec.address, "other") for spec in picker.table.specs()))
     else:

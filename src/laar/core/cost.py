@@ -41,11 +41,10 @@ _MAX_PENALTY = 1e100  # keeps costs finite however often a model was tried
 class Aim(NamedTuple):
     """What a fleet is for, as weights of seconds.
 
-    `after` weighs what company adds after a first token, and `during` what a prefill delays others
-    in flight, both in overload (1 while nothing prefills); `coming` what later requests wait for.
+    `during` weighs what a prefill delays others in flight, in overload (1 while nothing prefills);
+    `coming` what later requests wait for.
     """
 
-    after: float
     during: float
     coming: float
 
@@ -53,8 +52,8 @@ class Aim(NamedTuple):
 AimName = Literal["all", "first-token"]
 
 AIMS: Mapping[AimName, Aim] = {
-    "all": Aim(0.1, 1.0, 1.0),
-    "first-token": Aim(0.1, 0.1, 2.0),
+    "all": Aim(1.0, 1.0),
+    "first-token": Aim(0.1, 2.0),
 }
 """Aims by name. Chosen in the lab (`overload`), on other requests than those that judge them."""
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from laar.core.attempts import Attempts
-from laar.core.candidates import Candidates
 from laar.core.chooser import Chooser, Priority
 from laar.core.decision import Completion, Decision, DirectorSettings, InFlight
 from laar.core.feedback import Feedback
@@ -118,16 +117,6 @@ class Director:
     def settings(self) -> DirectorSettings:
         """The settings in effect."""
         return self.chooser.settings
-
-    @property
-    def policies(self) -> Mapping[str, Policy]:
-        """The policies by name."""
-        return self.chooser.policies
-
-    @property
-    def candidates(self) -> Candidates:
-        """The cached groups of candidates."""
-        return self.chooser.candidates
 
     # -- deciding ------------------------------------------------------------------------------
 

@@ -285,7 +285,7 @@ class Admission:
         if not self.ready:  # nothing can be sent yet, but requests may expire
             return None
         try:
-            group = director.candidates.of(request, request.subset, now)
+            group = director.chooser.candidates.of(request, request.subset, now)
             # Check the counters first, so as not to price a request that has nowhere to go.
             is_long = np.full(len(group.slots), item.is_long)
             if not self._open(group.slots, item, now, is_long, shorts_wait=shorts_wait).any():

@@ -139,10 +139,10 @@ class Picker:
         before, self.settings = self.settings, settings
         self.context.apply_settings(settings)
         if policies is None:
-            policies = self.director.policies
+            policies = self.director.chooser.policies
         else:
             if _parameters(before.routing) == _parameters(settings.routing):
-                kept = self.director.policies
+                kept = self.director.chooser.policies
                 policies = {name: kept.get(name, fresh) for name, fresh in policies.items()}
             for name in self._faulty:
                 self.problems.report(Fault.DEGRADED, None, name)

@@ -65,7 +65,7 @@ class Climbing:
         self._source, self._scorer_of = source, scorer_of
         self._next: Weights | None = None
         self._versions: dict[str, int] = {}
-        policies = cast(dict[str, Policy], fleet.director.policies)
+        policies = cast(dict[str, Policy], fleet.director.chooser.policies)
         name = fleet.settings.policy
         policies[name] = replace(policies[name], scorers=[(self, 1.0)])
         fleet.director.watch(decided=self._decided, settled=self._settled)

@@ -12,9 +12,9 @@
 its context; `wait` the prompts ahead of it (and, in a full engine, the wait for a slot and for
 room in its cache), `answer` the time of its answer alone, `load` the share of time that the
 endpoint spends on prefill. The constants are learned (`laar.speeds.engines`). A second before the
-first token is counted twice: for that token, and for the end. `after`, `during` and `coming` depend
-on the aim (`laar.core.cost.AIMS`). With all 1, overloaded fleets serve short prompts at few
-endpoints, where answers are fast, and long prompts wait for each other at the rest.
+first token is counted twice: for that token, and for the end. `after` is a constant; `during` and
+`coming` depend on the aim (`laar.core.cost.AIMS`). With all 1, overloaded fleets serve short
+prompts at few endpoints, where answers are fast, and long prompts wait for each other at the rest.
 
 * `n` other requests are in flight there. Each makes this answer `2 b` longer, but only half of that
   is counted, as an answer in flight is half done on average. Each is slowed down as much by this

@@ -21,14 +21,14 @@ from laar.speeds.traffic import ASKED, FEW_CAME, RATE_S, Traffic
 MAX_LOAD = 0.8
 """Cap on the load: busy periods grow without bound as the load nears 1, and estimates are rough."""
 
+AFTER = 0.1
+"""Weight of what company adds after a first token, in overload (1 while nothing prefills)."""
+
 # These are arrays because numpy takes 1.5 times as long with Python numbers, which matters while
 # there are few endpoints.
-_ZERO, _HALF, _ONE, _FIRST = map(np.array, (0.0, 0.5, 1.0, FIRST))
+_ZERO, _HALF, _ONE, _FIRST, _AFTER = map(np.array, (0.0, 0.5, 1.0, FIRST, AFTER))
 _MAX_LOAD, _FEW_CAME = map(np.array, (MAX_LOAD, FEW_CAME))
-_AIMS = {
-    name: tuple(map(np.array, (of.after, of.during, FIRST * of.coming)))
-    for name, of in AIMS.items()
-}
+_AIMS = {name: tuple(map(np.array, (of.during, FIRST * of.coming))) for name, of in AIMS.items()}
 
 PATIENT, URGENT = 0.05, 4.0
 """Weights of a second of waiting, before and after the client's objective has passed."""
@@ -172,7 +172,7 @@ def inputs_of(view: View, engines: Engines, aim: AimName) -> PricingInputs:
 def price(of: PricingInputs) -> Price:
     """Return the price of the request at each candidate."""
     engine, backlog, rtt = of.engine, of.backlog, of.rtt_s
-    after, during, coming = _AIMS[of.aim]
+    during, coming = _AIMS[of.aim]
     s, w, b, c = engine.s, engine.w, engine.b, engine.c
     base = engine.base_s + engine.e * of.seconds_per_token * of.tokens
     n = of.in_flight
@@ -188,7 +188,7 @@ def price(of: PricingInputs) -> Price:
     load = (backlog.load * backlog.came + FEW_CAME * mean_load) / (backlog.came + _FEW_CAME)
     idle = _ONE - np.minimum(_MAX_LOAD, engine.cw * load)
     busy = min(1.0, mean_load / MAX_LOAD)  # aims matter under load
-    after, during = _ONE - (_ONE - after) * busy, _ONE - (_ONE - during) * busy
+    after, during = _ONE - (_ONE - _AFTER) * busy, _ONE - (_ONE - during) * busy
     slower, beside, half_prefill = s * n, b * n, _HALF * prefill
     slowed_prefill = prefill * slower
     answer = engine.answer_s + beside
