@@ -48,7 +48,7 @@ class Fault(StrEnum):
     MODES = "modes", _PART, "correct routing.modes, or measure them again (`laar measure --config`)"
     TLS = "tls", "the-certificate-expires", "put a valid certificate and key in listen.tls's files"
     TOKENS = "tokens", _PART, "write a token to the file: openssl rand -hex 24 > FILE"
-    CONTEXT = "context", "reordering-switched-itself-off", "POST /context/reset turns it on again"
+    CONTEXT = "context", "reordering-switched-itself-off", "a restarted picker tries again"
     DEGRADED = "degraded", "decisions-are-degraded", "correct the plug-in, or report the error"
     TASK = "task", _PART, "report the logged error; the picker starts the task again"
 

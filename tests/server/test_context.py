@@ -245,13 +245,6 @@ async def test_the_hook_switches_itself_off_without_a_gain_and_reports_it(place,
     (route,) = (await there.shown())[1]["routes"]
     assert route["guard"]["state"] == "off"
     assert route["guard"]["gain"]["cached_share"] == pytest.approx(0.0, abs=0.01)
-    refused = await there.shown("/context/reset?route=none", "POST")
-    assert refused == (404, {"error": "unknown route `none`; known: rag"})
-    assert await there.shown("/context/reset", "POST") == (200, {"reset": ["rag"]})
-    (route,) = (await there.shown())[1]["routes"]
-    assert route["guard"]["state"] == "watching"
-    assert route["expected"]["eligible"] == 0
-    assert "context rag" not in there.runner.picker.problems
 
 
 async def test_an_error_in_the_hook_costs_the_gain_but_not_the_request(place, monkeypatch):

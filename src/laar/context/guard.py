@@ -5,7 +5,7 @@ only within itself. Instead all documents pass through two simulated caches, one
 and one in the order received. The gain is the difference in expected hits. Routing and eviction
 lose some hits in either order, so the difference is scaled by a regression of reported on expected
 shares, which includes windows in which new conversations keep their order. A route stops
-reordering if its gain plus two standard errors is below the minimum, until `reset`.
+reordering if its gain plus two standard errors is below the minimum.
 
 Each conversation counts once, with its mean, and stays in its group with all its turns and
 retries. Otherwise a few popular questions would decide. De-duplication always saves the text that
@@ -87,10 +87,6 @@ class GainGuard:
     def __init__(self, *, share: float) -> None:
         self._share = share
         self._sides: Latest[int, bool] = Latest(MAX_SIDES)
-        self.reset()
-
-    def reset(self) -> None:
-        """Discard all measurements, and switch reordering on again."""
         self.off = False
         self.ahead = MeanOfMeans()
         self._begun = 0

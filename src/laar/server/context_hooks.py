@@ -44,11 +44,7 @@ class Ordering:
         self.hook = ContextHook(rule.hook, clock=clock, memo=memo, route=rule.name)
         self.reasons: Counter[str] = Counter()
         self.shapes: Counter[str] = Counter()
-        self.forget_gains()
-
-    def forget_gains(self) -> None:
-        """Reset the counts of requests with documents."""
-        self.eligible = 0
+        self.eligible = 0  # requests with documents
         self.document_bytes = 0
         self.expected_bytes = 0
         """Document bytes expected to be cached with the hook's order."""
@@ -273,11 +269,3 @@ class ContextHooks:
         self._catch_up()
         for ordering in self.orderings:
             ordering.hook.forget(endpoint, before=before)
-
-    # -- the guard -----------------------------------------------------------------------------
-
-    def reset(self, ordering: Ordering) -> None:
-        """Forget the measurements of a route and switch it on again."""
-        ordering.hook.guard.reset()
-        ordering.forget_gains()
-        self._problems.report(Fault.CONTEXT, None, ordering.rule.name)

@@ -1,8 +1,6 @@
 """The context hooks over HTTP.
 
-    GET  /context               by route: the expected share of cached documents and the guard's
-                                verdict
-    POST /context/reset         forget the measurements and switch hooks on again; ?route= names one
+    GET /context    by route: the expected share of cached documents and the guard's verdict
 
 The hooks are in `laar.server.context_hooks`.
 """
@@ -10,10 +8,9 @@ The hooks are in `laar.server.context_hooks`.
 from __future__ import annotations
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
-from laar.errors import unknown
 from laar.server.admin.answers import as_json
 from laar.server.context_hooks import ContextHooks, Ordering
 
@@ -24,19 +21,7 @@ def context_routes(hooks: ContextHooks) -> list[Route]:
     async def show(_request: Request) -> Response:
         return as_json({"routes": [_shown(ordering) for ordering in hooks.orderings]})
 
-    async def reset(request: Request) -> Response:
-        orderings, name = hooks.orderings, request.query_params.get("route")
-        if not orderings:
-            return JSONResponse({"error": "no route has the hook: set context.routes"}, 404)
-        known = [o for o in orderings if name is None or o.rule.name == name]
-        if not known:
-            names = [ordering.rule.name for ordering in orderings]
-            return JSONResponse({"error": unknown("route", name, names)}, 404)
-        for ordering in known:
-            hooks.reset(ordering)
-        return JSONResponse({"reset": [ordering.rule.name for ordering in known]})
-
-    return [Route("/context", show), Route("/context/reset", reset, methods=["POST"])]
+    return [Route("/context", show)]
 
 
 def _shown(ordering: Ordering) -> dict[str, object]:
