@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import math
+import random
+
+import pytest
 
 from laar.core.decision import Completion
+from laar.errors import RequestError
+from laar.health import Health, HealthSettings
 from laar.plugins.deadly import DEATHS, LINGER_S, DeadlyBodies
 from support.directors import director_of
 from support.requests import request_of
@@ -16,7 +21,8 @@ class Fleet:
     def __init__(self, count=3):
         self.bodies = DeadlyBodies()
         self.addresses = tuple(f"10.0.0.{n}:80" for n in range(1, 1 + count))
-        self.director = director_of(*self.addresses, plugins=[self.bodies])
+        health = Health(HealthSettings(), rng=random.Random(1))
+        self.director = director_of(*self.addresses, plugins=[self.bodies], health=health)
         self.records = self.director.health.records
         for slot in range(count):
             self.records.of(slot, "m", 0.0)
@@ -63,6 +69,33 @@ def test_a_good_answer_clears_a_body_that_only_met_a_failure():
     assert len(decision.fallbacks) <= 1
     fleet.director.settle(decision, Completion(status=200, cause="complete", latency_s=0.05))
     assert fleet.bodies.case(1, 1.2) is None
+
+
+@pytest.mark.parametrize("lives", [True, False])
+@pytest.mark.parametrize("gap_s", [0.0, 0.7, 3.0])
+@pytest.mark.parametrize("sign", ["given up", "cut off", "repeated"])
+def test_however_often_a_body_fails_only_deaths_refuse_it(sign, gap_s, lives):
+    """On a machine without CPU time nobody answers, Envoy repeats, and nobody has died."""
+    fleet, rng = Fleet(5), random.Random(f"{sign} {gap_s}")
+    director, health, now, reached = fleet.director, fleet.director.health, 1.0, {}
+    status, cause = (200, "reset") if sign == "cut off" else (None, "disconnect")
+    for number in range(8):
+        decision, took_s = fleet.ask(1, now), rng.uniform(0.0, 1.5)
+        now += took_s
+        reached[decision.slot] = now
+        if sign == "repeated" and decision.fallbacks:
+            director.served_by(decision, decision.fallbacks[0], now)
+            reached[decision.flight.slot] = now
+        director.settle(decision, Completion(status=status, cause=cause, latency_s=took_s))
+        assert sum(now - at <= LINGER_S for at in reached.values()) <= DEATHS
+        if lives:
+            health.read(decision.slot, 0.1 * number, 0.0, now)
+        now += gap_s
+    for slot in range(DEATHS):
+        fleet.failed(1, slot, now)
+        fleet.gone(slot, now)
+    with pytest.raises(RequestError, match="died"):
+        fleet.ask(1, now)
 
 
 def test_a_tenant_with_many_deadly_bodies_displaces_only_its_own():

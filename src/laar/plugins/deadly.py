@@ -5,6 +5,7 @@ unanswered: engines report a death late, or not at all. Its copies reach one mor
 attempt each; then they are held to these two. An endpoint is *gone* if it refuses connections or
 has restarted. That is blamed on all bodies that were there: a first time they stay in doubt, and
 the second time they are refused. Others in flight at a dying endpoint are thus still answered.
+Nothing else is a death: a machine without CPU time is silent, too, and so is whoever watches it.
 
 Good answers speak for a body: one that is usual, such as a check's, is in flight wherever an
 engine dies. Failures at an endpoint that failed before, or never worked, speak against that one.
@@ -105,7 +106,7 @@ class DeadlyBodies(Plugin):
         """Limit where a body in doubt may go.
 
         Raises:
-            RequestError: 502 if it has killed or failed enough endpoints.
+            RequestError: 502 if it has killed enough endpoints.
         """
         for digest in list(islice(self.cases, 1)):
             self.case(digest, now, asked=False)  # so that all are forgotten in time
@@ -135,19 +136,14 @@ class DeadlyBodies(Plugin):
             return Admitted(reach=reach)
         if not case.failures:
             return Admitted(reach=reach, part=_Together(places))
-        left = frozenset(
-            by_slot[slot].address
-            for slot in places
-            if health.lives(slot, failed_at.get(slot, -math.inf))
-        )
-        if case.deaths >= DEATHS or not left:
+        if case.deaths >= DEATHS:
             raise RequestError(
                 502,
                 "kills-engines",
-                f"{DEATHS} endpoints failed when they got this body; it is not sent to others",
+                f"{DEATHS} endpoints died when they got this body; it is not sent to others",
             )
         stays = request.response_id or request.conversation_id or request.subset is not None
-        return Admitted(reach=reach, subset=None if stays else left)
+        return Admitted(reach=reach, subset=None if stays else reach.places)
 
     def keep(self, request: Request, part: _Together, slots: Slots, now: float) -> Mask:
         """Keep the endpoints where copies are."""
