@@ -143,7 +143,7 @@ class Candidates:
         """
         health = self._health
         if now >= health.look_at:
-            health.look(now)
+            health.look(now, self._table.lateness.now_s(now))
         if self._version != self._table.version:
             self._version = self._table.version
             self._table.away.look(now)

@@ -31,6 +31,7 @@ from laar.fleet.membership import (
 from laar.fleet.names import Names
 from laar.fleet.roundtrip import STALE_AFTER_S, WINDOW, least_of
 from laar.fleet.witness import Page
+from laar.health.lateness import Lateness
 from laar.prefix.match import Grid
 
 Slots = NDArray[np.intp]
@@ -174,6 +175,7 @@ class EndpointTable(Names):
         self._variants: Mapping[str, Sequence[str]] = {}
         self.index({}, self._members.aliases, self._variants)
         self.away = AwayNames(self)
+        self.lateness = Lateness()
         """The models that had endpoints, and have none now."""
         self.counted: Floats = np.zeros((len(COUNTED), 0))
         self.elsewhere: Floats = np.zeros((len(COUNTED), 0))

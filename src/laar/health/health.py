@@ -21,10 +21,11 @@ import random
 from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 
-from laar.health.breaker import OTHERS_TRIAL_S, HealthSettings, Rules, State, Word
+from laar.health.breaker import OTHERS_TRIAL_S, OVERDUE_S, HealthSettings, Rules, State, Word
 from laar.health.endpoint import Attempt, Member, Stage
 from laar.health.explained import Shown
 from laar.health.kinds import FAILURES, GOOD, Kind, Reply, judge
+from laar.health.lateness import is_spoiled
 from laar.health.outcomes import Outcomes
 from laar.health.questions import Questions
 from laar.health.records import Records
@@ -338,13 +339,14 @@ class Health:
 
     # -- periodic checks -----------------------------------------------------------------------
 
-    def look(self, now: float) -> None:
+    def look(self, now: float, late_s: float = 0.0) -> None:
         """Find endpoints that have become silent; call it once `look_at` has passed.
 
-        Thousands of attempts take several calls.
+        Thousands of attempts take several calls. If the picker is late, it has yet to read what
+        they have said.
         """
         self.look_at = now + _LOOK_S
-        if not self.settings.enabled:
+        if not self.settings.enabled or is_spoiled(OVERDUE_S, late_s):
             return
         unseen, left = self._unseen, _LOOKS
         if not unseen:

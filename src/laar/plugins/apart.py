@@ -368,9 +368,11 @@ class PrefillApart(Plugin):
         part.counted = False
         try:
             self._core.engines.gone(part.began, now)
-            if ok and part.began.shown and decision.flight.slot == decision.slot:
+            took_s = now - decision.now
+            is_true = part.began.shown and not self._table.lateness.spoils(took_s, now)
+            if ok and is_true and decision.flight.slot == decision.slot:
                 after_s = part.transfer_s + float(view.wire_s[decision.position])
-                self._core.engines.prefilled(part.began, now - decision.now - after_s)
+                self._core.engines.prefilled(part.began, took_s - after_s)
         finally:
             self._table.leave(part.slot, decision.tokens, part.uncached_tokens)
 

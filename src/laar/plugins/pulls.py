@@ -23,6 +23,7 @@ from laar.core.decision import Completion, Decision
 from laar.core.interfaces import View
 from laar.core.plugin import Answering, Core, Meter, Part, Plugin, Pricing, Sample
 from laar.fleet.endpoints import Floats, Slots
+from laar.health.lateness import is_spoiled
 from laar.plugins.apart import ApartSettings, Prefillers, may_be_apart
 from laar.plugins.modes import Usable
 from laar.prefix.match import PrefixMatch
@@ -232,6 +233,8 @@ class Pulls(Plugin):
         pull: Any = decision.parts[self]
         view, flight, now = decision.view, decision.flight, decision.now + end.latency_s
         if view is None or view.terms is None or flight.receipt is None:
+            return
+        if flight.began and is_spoiled(end.ttft_s or end.latency_s, flight.began.late_s):
             return
         if decision.request.shadow and not flight.served:
             return  # it may have gone to another endpoint

@@ -191,9 +191,9 @@ class FairShares(Plugin):
         self._bound()
 
     def problems(self) -> Iterable[tuple[Fault, str, str]]:
-        """Name the held endpoints."""
+        """Name the held endpoints that have answered often enough to tell."""
         table = self._core.table
-        for slot in self.held & table.by_slot.keys():
+        for slot in self._core.engines.untaught & table.by_slot.keys():
             self._told.setdefault(  # the number changes with each answer
                 slot,
                 f"is {math.exp(-self.quick[slot]):.0f} times as fast as its siblings; until its "

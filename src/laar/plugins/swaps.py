@@ -32,6 +32,7 @@ from laar.core.interfaces import View
 from laar.core.plugin import Answering, Core, Part, Plugin, Pricing
 from laar.fleet.endpoints import Floats, Slots
 from laar.fleet.membership import EndpointSpec
+from laar.health.lateness import is_spoiled
 from laar.latest import Latest
 from laar.prefix.match import PrefixMatch
 from laar.untrusted import Amount, Text, valid
@@ -206,7 +207,9 @@ class Swaps(Plugin):
         if not end.ok or end.cause != "complete" or use.depth < 0 or terms is None:
             return
         streams = decision.request.stream and end.ttft_s is not None
-        took_s = end.ttft_s if streams else end.latency_s
+        took_s = end.latency_s if end.ttft_s is None or not streams else end.ttft_s
+        if (began := decision.flight.began) and is_spoiled(took_s, began.late_s):
+            return
         expected = terms.all_ttft_s if streams else terms.latency_s
         known, loads = self._endpoints[use.slot], use.depth > 0 or use.idle_s >= IDLE_S
         load_s = known.load_s(use.model) if use.waits_s else 0.0

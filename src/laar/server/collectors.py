@@ -18,7 +18,7 @@ from aiohttp import ClientSession
 from laar.core.attempts import ENDPOINT
 from laar.core.director import Director
 from laar.core.filters import MAX_FAILURES, STALE_S, awake
-from laar.datalayer.asking import Asking, ask, keep_asking
+from laar.datalayer.asking import TIMEOUT_S, Asking, ask, keep_asking
 from laar.datalayer.dns import Resolver
 from laar.datalayer.endpoints_file import EndpointsFile
 from laar.datalayer.probe import Prober
@@ -288,7 +288,9 @@ class Collectors:
         if slot < 0:
             return
         failed = asked.failed
-        if failed is None and asked.reply is None and not table.takes[slot]:
+        if failed is Kind.HANG and table.lateness.spoils(TIMEOUT_S, now):
+            failed = None
+        elif failed is None and asked.reply is None and not table.takes[slot]:
             # Perhaps only the picker can't reach it. Count it as failed anyway: trying a prefiller
             # costs a client its answer, since Envoy's retries all use the same prefiller.
             failed = Kind.STATUS

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from laar.core.filters import MAX_FAILURES, MAX_KV_USAGE
 from laar.datalayer.interface import GONE
+from laar.datalayer.probe import TIMEOUT_S
 from laar.datalayer.served_names import FIRST_PODS_S, OwnNames
 from laar.datalayer.visits import occurs
 from laar.envoy.endpoints_file import EnvoyFile
@@ -239,8 +240,10 @@ class FleetState:
         self._on_change()
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
-        """Record a probe of an endpoint."""
+        """Record a probe of an endpoint, unless this picker was too late to see its answer."""
         table = self._table
+        if rtt_s is None and table.lateness.spoils(TIMEOUT_S, now):
+            return
         table.round_trip(address, rtt_s, now)
         for slot in table.named(address) if rtt_s == math.inf else ():
             self._picker.health.died(slot, now)

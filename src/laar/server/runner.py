@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from laar.datalayer.chat_templates import TemplateProbes
 from laar.datalayer.visits import cancel
 from laar.envoy.options import MESSAGE_TIMEOUT_S
+from laar.health.lateness import TICK_S, Lateness
 from laar.server.admin.port import AdminPort
 from laar.server.admin.server import AdminServer
 from laar.server.collectors import Collectors
@@ -54,7 +55,6 @@ _PROBES = 100
 """Maximum number of concurrent probes per connection: the health port may be open to anyone."""
 _PROBE_BYTES = 4096
 """Maximum length of a probe's message, which is a service name."""
-_STALL_TICK_S = 0.25
 
 
 class Runner:
@@ -170,7 +170,7 @@ class Runner:
         self._set_ready()
         tasks.spawn("token files", self.admin.follow_tokens)
         tasks.spawn("templates", TemplateProbes(picker.prefixes, picker.table).run)
-        tasks.spawn("stalls", _report_stalls)
+        tasks.spawn("lateness", partial(_note_lateness, picker.clock, picker.table.lateness))
         picker.observability.start(tasks.spawn)
         tasks.spawn("settings", lambda: self.reloader.follow(self.apply))
 
@@ -275,19 +275,17 @@ def serve(settings: Loaded, *, home: Home | None = None) -> None:
     uvloop.run(main())
 
 
-async def _report_stalls() -> None:
-    """Log each time that this process answered nobody for so long that Envoy may have gone on."""
-    loop = asyncio.get_running_loop()
+async def _note_lateness(clock: Callable[[], float], lateness: Lateness) -> None:
+    """Note how late this process is, and log it if Envoy may have gone on without an answer."""
     while True:
-        began = loop.time()
-        await asyncio.sleep(_STALL_TICK_S)
-        if (stalled_s := loop.time() - began) > MESSAGE_TIMEOUT_S - _STALL_TICK_S:
+        if (late_s := lateness.tick(clock())) > MESSAGE_TIMEOUT_S - TICK_S:
             _LOG.warning(
                 "this picker answered nobody for %.1f s: Envoy waits %g s (message_timeout), then "
                 "requests go on without the picker's choice. Was it suspended, or out of CPU?",
-                stalled_s,
+                late_s,
                 MESSAGE_TIMEOUT_S,
             )
+        await asyncio.sleep(TICK_S)
 
 
 async def _collect(is_at_rest: Callable[[], bool], started: asyncio.Event) -> None:

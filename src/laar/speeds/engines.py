@@ -45,6 +45,7 @@ import numpy as np
 
 from laar.accuracy.assessment import CONTEXT_TOKENS, SpeedPrior
 from laar.fleet.endpoints import EndpointTable, Floats, Slots
+from laar.health.lateness import is_spoiled
 from laar.latest import Latest
 from laar.speeds.batches import Batches
 from laar.speeds.engine_model import ERROR, Constants, EndpointConstants, EngineModel, Sample, Seen
@@ -75,7 +76,8 @@ class Began:
         visits: only its prompt is prefilled there; another endpoint answers.
         variant: the variant of the model that is asked; empty if it is the model itself.
 
-    `Engines` sets the other fields. `work_s` is `plain_s` with the effect of the context (`x`).
+    `Engines` sets the other fields. `work_s` is `plain_s` with the effect of the context (`x`),
+    `late_s` how late this picker read the first token, or the end.
     """
 
     slot: int
@@ -96,6 +98,7 @@ class Began:
     done_s: float = field(init=False)
     is_read: bool = False
     first_at: float = math.nan
+    late_s: float = 0.0
 
 
 class Engines:
@@ -107,7 +110,7 @@ class Engines:
 
     def __init__(self, table: EndpointTable) -> None:
         self.traffic = Traffic(table)
-        self._table = table
+        self._table, self._lateness = table, table.lateness
         self._models: dict[str, EngineModel] = {}
         self._lengths: Latest[str, float] = Latest(_MAX_MODELS)
         self.paces = Paces(table)
@@ -224,6 +227,8 @@ class Engines:
         traffic.advance(slot, now)
         self._is_read(began, now)
         began.first_at = now
+        if now > self._lateness.on_time_until:
+            began.late_s = self._lateness.now_s(now)
         began.flight_s, began.done_s = traffic.flight_s.item(slot), traffic.done_s.item(slot)
 
     def gone(self, began: Began, now: float) -> None:
@@ -253,7 +258,10 @@ class Engines:
         """
         self.traffic.advance(began.slot, now)
         self._is_read(began, now)
-        if not began.teaches:
+        if now > self._lateness.on_time_until:
+            began.late_s = max(began.late_s, self._lateness.now_s(now))
+        part_s = latency_s if ttft_s is None else min(ttft_s, latency_s - ttft_s)
+        if not began.teaches or (began.late_s and is_spoiled(part_s, began.late_s)):
             return
         slot, model, traffic = began.slot, began.model, self.traffic
         features = _features(model, began.plain_s if plain_s is None else plain_s, began)
