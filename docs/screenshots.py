@@ -1,8 +1,8 @@
 """Take the documentation's pictures of the live page and the dashboard: `make screenshots`.
 
 Two of each engine of `laar up` answer verified questions, and the outcomes are reported; one engine
-is away for a while, and a client asks for a model that nobody serves. Needs Debian's chromium,
-chromium-driver and prometheus.
+is slow, one fails now and then, one is away for a while, and a client asks for a model that nobody
+serves. Needs Debian's chromium, chromium-driver and prometheus.
 """
 
 from __future__ import annotations
@@ -65,11 +65,14 @@ async def ask(fleet: Running) -> None:
 
 
 async def trouble(fleet: Running, traffic_s: float) -> None:
-    """Let an engine be away for a while, and ask now and then for a model that nobody serves."""
+    """Let an engine be slow, one fail now and then, and one be away; ask for an unknown model."""
+    away, slow, failing, *_ = (f"http://{address}/sim" for address in fleet.models)
     async with aiohttp.ClientSession() as session:
-        await asyncio.sleep(traffic_s / 2)
-        away = f"http://{next(iter(fleet.models))}/sim/outage"
-        async with session.post(away, json={"seconds": traffic_s / 8}):
+        for engine, fault in ((slow, "slow"), (failing, "500@0.1")):
+            await asyncio.sleep(traffic_s / 4)
+            async with session.put(f"{engine}/faults", json={"faults": [fault]}):
+                pass
+        async with session.post(f"{away}/outage", json={"seconds": traffic_s / 8}):
             pass
         while True:
             await asyncio.sleep(traffic_s / 40)
