@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import orjson
 import pytest
+from rich.console import Console
 
 from laar.client import Attempt, Outcome
+from laar_lab.live import demo
 from laar_lab.live.demo import FEWEST, LIMIT_S, Line, paired, penalized_s
 from laar_lab.live.questions import breaches
 from laar_lab.race.result import Ratio
@@ -43,6 +46,44 @@ def test_equal_rules_are_nearly_always_a_tie() -> None:
 def test_few_questions_show_no_difference() -> None:
     few = np.full(FEWEST - 1, 8.0)
     assert verdict(few / 8, few) == ""
+
+
+class Machine:
+    """The clocks of a process that gets a share of a core, another at each measurement."""
+
+    def __init__(self, shares: list[float]) -> None:
+        self._shares, self._at_s, self._cpu_s = iter([0.0, *shares]), 0.0, 0.0
+
+    def monotonic(self) -> float:
+        self._at_s += 1.0
+        return self._at_s
+
+    def process_time(self) -> float:
+        self._cpu_s += next(self._shares)
+        return self._cpu_s
+
+
+@pytest.mark.parametrize(
+    ("shares", "slowed", "said"),
+    [
+        ([0.9], 1.0, ""),
+        ([0.2, 0.0, 0.1, 0.0, 0.8], 1.0, "waiting until it is quieter"),
+        ([0.5, 0.0] * 100, 2.0, "the fleet runs 2.0 times as slowly"),
+        ([0.1, 0.0] * 200 + [0.25], 4.0, "the fleet runs 4.0 times as slowly"),
+    ],
+)
+async def test_the_demo_waits_for_a_quieter_machine_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, shares: list[float], slowed: float, said: str
+) -> None:
+    async def sleep(_seconds: float) -> None:
+        pass
+
+    # Two seconds pass while it measures.
+    machine, console = Machine([2.0 * share for share in shares]), Console(file=StringIO())
+    monkeypatch.setattr(demo, "time", machine)
+    monkeypatch.setattr(demo.asyncio, "sleep", sleep)
+    assert await demo.quiet(console, 60.0) == pytest.approx(slowed)
+    assert said in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_tie_is_called_one() -> None:
