@@ -8,7 +8,7 @@ from laar.core.decision import Completion, Decision
 from laar.fleet.endpoints import Reading
 from laar.flow.admission import Admission
 from laar.flow.settings import FlowSettings
-from laar.prefix.contexts import Context
+from laar.prefix.match import Context
 from laar.sharing.batches import SCHEMA, Batch, write_batch
 from laar.sharing.records import Turn
 from support.pickers import Network, sharing_picker

@@ -175,8 +175,8 @@ class EndpointTable(Names):
         self._variants: Mapping[str, Sequence[str]] = {}
         self.index({}, self._members.aliases, self._variants)
         self.away = AwayNames(self)
-        self.lateness = Lateness()
         """The models that had endpoints, and have none now."""
+        self.lateness = Lateness()
         self.counted: Floats = np.zeros((len(COUNTED), 0))
         self.elsewhere: Floats = np.zeros((len(COUNTED), 0))
         self.unseen: Floats | None = None

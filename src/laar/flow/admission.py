@@ -43,8 +43,8 @@ from laar.flow.settings import FlowSettings
 from laar.latest import Latest
 from laar.plugins.companions import not_worth_it
 from laar.prefix.blocks import Chain
-from laar.prefix.contexts import Context
 from laar.prefix.index import PrefixIndex, Receipt
+from laar.prefix.match import Context
 from laar.request import Api, Request
 from laar.speeds.engine_model import EndpointConstants
 

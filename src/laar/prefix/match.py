@@ -1,4 +1,4 @@
-"""What the core knows of prefixes: how much of a prompt each endpoint has cached.
+"""What others know of prefixes: how much of a prompt, or whose context, an endpoint has cached.
 
 `laar.prefix.beliefs` works it out.
 """
@@ -73,3 +73,18 @@ class Grid(NamedTuple):
     block_tokens: int
     unit_tokens: int
     everywhere: bool = False
+
+
+class Context(NamedTuple):
+    """The context of a session's turn, in the cache of the endpoint that it was sent to.
+
+    Args:
+        session: key of the session, with its tenant and model.
+        shared: how many of these tokens were already cached there for others.
+        reread_s: cost of prefilling it again, in seconds.
+    """
+
+    session: str
+    tokens: float
+    shared: float
+    reread_s: float

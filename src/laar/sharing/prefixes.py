@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.blocks import Chain
-from laar.prefix.contexts import Context
 from laar.prefix.index import Receipt
+from laar.prefix.match import Context
 from laar.sharing.records import Ended, Entered, Turn, from_bytes, to_bytes
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from laar.accuracy.online import Taken
 from laar.health import Word
 from laar.plugins.deadly import DEATHS
 from laar.prefix.blocks import blocks_in
-from laar.prefix.contexts import Context
+from laar.prefix.match import Context
 from laar.speeds.engine_model import Sample
 from laar.untrusted import LARGEST, MAX_TEXT_CHARS, Amount, Count, Text
 
