@@ -19,6 +19,10 @@ def spec(address: str) -> EndpointSpec:
     return EndpointSpec(address=address, models=("tiny",))
 
 
+async def pages(_: web.Request) -> web.Response:
+    return web.Response()
+
+
 def prober(sink: Any, address: str, clock: Any, **options: Any) -> Prober:
     options = {"interval_s": 0.02, **options}
     return Prober(lambda: [spec(address)], sink, clock=clock, rng=random.Random(1), **options)
@@ -104,11 +108,7 @@ async def test_visits_are_frequent_until_there_is_a_window_of_samples(
     answers: bool,
 ) -> None:
     monkeypatch.setattr(probe, "SOON_S", 0.02)
-
-    async def page(_: web.Request) -> web.Response:
-        return web.Response()
-
-    address = await serve(page) if answers else "127.0.0.1:1"
+    address = await serve(pages) if answers else "127.0.0.1:1"
     probes = prober(recorder, address, time.monotonic, interval_s=3600.0)
     start(probes.run())
     await until(lambda: len(recorder.round_trips) >= WINDOW)

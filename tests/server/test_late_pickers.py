@@ -90,14 +90,8 @@ def test_healthy_engines_are_neither_too_fast_nor_out(shape, lags, stops, answer
         answer = useful(question, rng)
         return replace(answer, seconds=answer.seconds * answer_s / ANSWER_S)
 
-    fleet = Lagging(
-        [behave] * 10,
-        lags=LAGS[lags],
-        stops=stops,
-        shape=SHAPES[shape],
-        seed=len(lags),
-        rate_per_s=30.0,
-    )
+    drawn = {"lags": LAGS[lags], "stops": stops, "shape": SHAPES[shape], "seed": len(lags)}
+    fleet = Lagging([behave] * 10, rate_per_s=30.0, **drawn)
     fleet.run(20.0)
     wrong = (fleet.named + fleet.out) / fleet.looked
     figure(f"% of looks at a healthy engine that call it fast or failing, {lags}", 100 * wrong, "1")
