@@ -79,12 +79,9 @@ def owners(table):
 
 
 class Served(Fleet):
-    """A fleet whose clients also store answers and report outcomes.
+    """A fleet whose clients also store answers and report outcomes."""
 
-    `states` are those of its endpoints' health at the end of each answer.
-    """
-
-    states = ()
+    states = ()  # of its endpoints' health, at the end of each answer
 
     def _end(self, stream, *, reads):
         decision, picker, roll = stream.decision, self.picker, self.rng.random()
