@@ -18,18 +18,18 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "laar"
 
 LIMITS = {
-    "lines": 53_198,
-    "statements": 32_973,
-    "lines of data": 799,
+    "lines": 53_035,
+    "statements": 32_892,
+    "lines of data": 790,
     "modules": 244,
-    "lines of core": 3_289,
-    "lines loaded": 38_312,
-    "settings": 131,
-    "lines of tests": 61_704,
-    "lines of lab and bench": 31_228,
+    "lines of core": 3_268,
+    "lines loaded": 38_267,
+    "settings": 125,
+    "lines of tests": 61_702,
+    "lines of lab and bench": 31_034,
     "words of README": 700,
-    "words of docs": 65_800,
-    "words of lab notes": 24_524,
+    "words of docs": 65_200,
+    "words of lab notes": 21_000,
     "words unreleased": 2_000,
 }
 """The current figures, except those of words. A commit that raises one says what came, and what it
