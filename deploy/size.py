@@ -18,14 +18,14 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "laar"
 
 LIMITS = {
-    "lines": 53_035,
-    "statements": 32_892,
+    "lines": 53_037,
+    "statements": 32_894,
     "lines of data": 790,
     "modules": 244,
     "lines of core": 3_268,
-    "lines loaded": 38_267,
+    "lines loaded": 38_269,
     "settings": 125,
-    "lines of tests": 61_702,
+    "lines of tests": 61_703,
     "lines of lab and bench": 31_034,
     "words of README": 700,
     "words of docs": 65_200,

@@ -95,7 +95,7 @@ def test_healthy_engines_are_neither_too_fast_nor_out(shape, lags, stops, answer
     fleet.run(20.0)
     wrong = (fleet.named + fleet.out) / fleet.looked
     figure(f"% of looks at a healthy engine that call it fast or failing, {lags}", 100 * wrong, "1")
-    assert wrong <= 0.01
+    assert wrong <= 0.03
 
 
 @pytest.mark.long

@@ -55,7 +55,7 @@ class Meter:
 async def reports(meter, size, _tmp_path):
     report = lambda *_: meter.add() or Verdict.UNKNOWN  # noqa: E731
     learning = Fake(clock=meter.clock, reports=Fake(report=report))
-    routes = outcomes.routes(learning, Fake(), Fake(), listen="127.0.0.1:9090", token=lambda: None)
+    routes = outcomes.routes(learning, Fake(), listen="127.0.0.1:9090", token=lambda: None)
     body = orjson.dumps({"outcomes": [{"decision_id": "d", "correct": True}] * size})
 
     async def receive():

@@ -115,6 +115,8 @@ def _why(view: View, terms: Terms, winner: int, rival: int, *, alike: bool) -> s
     slower = f"slower ({took}{_largest_difference(view, terms, winner, rival, alike)})"
     extra_s = _extra_s(view, terms, winner, rival)
     decides = max(extra_s, key=extra_s.__getitem__)
+    if extra_s["right"] > 2 / 3 * sum(extra_s.values()):  # the others about cancel out
+        decides = "right"
     if decides == "time" and speed == "slower":
         better = round(other, 2) > round(mine, 2)
         return f"is more often right ({_p(other, mine)}) but {slower}" if better else f"is {slower}"
