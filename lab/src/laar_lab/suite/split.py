@@ -17,7 +17,7 @@ from laar_lab.suite.verdict import MARGINS, compare, regrets, within_margins
 
 
 def split(numbers: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]) -> str | None:
-    """Return a sentence with the counts and the next rule; None for other kinds of numbers."""
+    """Return sentences with the counts of all rules; None for other kinds of numbers."""
     if not numbers or any(set(metrics) != set(MARGINS) for metrics in numbers.values()):
         return None
     results = {case: _by_policy(metrics) for case, metrics in numbers.items()}
@@ -33,14 +33,14 @@ def split(numbers: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]) ->
     by_role = "; ".join(f"{within[role]} of {count} {role}" for role, count in sorted(of.items()))
     distances = regrets(results, [OURS, *baselines])
     counts = {policy: within_margins(logs) for policy, logs in distances.items()}
-    second = max(baselines, key=counts.__getitem__)
+    others = sorted(baselines, key=counts.__getitem__, reverse=True)
+    listed = ", ".join(f"`{name}` {counts[name]}" for name in others)
     verdicts = Counter(each.verdict for each in compared)
     tested = ", ".join(f"{verdicts[name]} {name}" for name in ("shown", "within", "open", "lost"))
     return (
         f"laar is within the margins of the best of {len(baselines)} rules in {within.total()} of"
         f" {of.total()} cases ({by_role}); by the tests, {tested}. By plain means over the"
-        f" seeds that all rules ran on, laar is in {counts[OURS]}; the next rule, `{second}`, in"
-        f" {counts[second]}."
+        f" seeds that all rules ran on, laar is in {counts[OURS]}; the other rules: {listed}."
     )
 
 
