@@ -25,7 +25,7 @@ LIMITS = {
     "lines of core": 3_268,
     "lines loaded": 38_269,
     "settings": 125,
-    "lines of tests": 61_703,
+    "lines of tests": 61_704,
     "lines of lab and bench": 31_034,
     "words of README": 700,
     "words of docs": 65_200,

@@ -10,6 +10,8 @@ import orjson
 import pytest
 from aiohttp import web
 
+from laar.datalayer import probe
+from laar.fleet.roundtrip import WINDOW
 from support import eventually
 from support.clients import CHAT, chat, post
 from support.served import ServedEngine
@@ -30,12 +32,8 @@ class Late(ServedEngine):
     """
 
     def __init__(self, first_s=0.0, health_s=0.0, stall_s=lambda: 0.0, works_s=lambda: 0.02):
-        self.first_s, self.health_s, self.stall_s, self.works_s = (
-            first_s,
-            health_s,
-            stall_s,
-            works_s,
-        )
+        self.first_s, self.health_s = first_s, health_s
+        self.stall_s, self.works_s = stall_s, works_s
         self.served, self.asked = 0, Counter()
 
     async def _handle(self, request):
@@ -56,23 +54,28 @@ class Late(ServedEngine):
         return web.json_response({"data": [{"id": "m"}]} if path == "/v1/models" else {})
 
 
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    monkeypatch.setattr(probe, "SOON_S", 0.05)  # between the first samples of the distance
+
+
 async def shares(gateway, http, shape, engines, *, clients, requests, path=CHAT, **routing):
     """Return how often each engine was chosen, over its fair share."""
     for engine in engines:
         await gateway.enter(engine)
     gateway.members(*((engine.address, "m") for engine in engines))
     readings = {"scrape_interval_s": 1.0, "probe_interval_s": 5.0}
-    runner = await gateway.picker(readings=readings, routing=routing)
+    await gateway.picker(readings=readings, routing=routing)
     envoy = await gateway.envoy(shape, trust_gateway_headers=True)
-    at = runner.picker.table.rtt_at
-    await eventually(lambda: not any(at[slot] != at[slot] for slot in range(len(engines))))
+    pages = (len(probe.PAGES) - 1) * probe.SAMPLES + WINDOW
+    for engine in engines:
+        await eventually(lambda of=engine.asked: sum(map(of.__getitem__, probe.PAGES)) >= pages)
     left = iter(range(requests))
 
     async def client():
         for n in left:
-            body = chat(f"{n} is the number")
-            if path == EMBEDDINGS:
-                body = orjson.dumps({"model": "m", "input": [f"{n} is the number"]})
+            text = f"{n} is the number"
+            body = chat(text) if path == CHAT else orjson.dumps({"model": "m", "input": [text]})
             assert (await post(http, envoy, body, path)).status == 200
 
     await asyncio.gather(*(client() for _ in range(clients)))

@@ -235,10 +235,9 @@ def plain(value):
         return plain(value.tolist())
     if isinstance(value, dict):
         return str(sorted((plain(key), plain(each)) for key, each in value.items()))
-    if isinstance(value, set | frozenset):
-        return str(sorted(plain(each) for each in value))
-    if isinstance(value, list | tuple):
-        return str([plain(each) for each in value])
+    if isinstance(value, list | tuple | set | frozenset):
+        told = [plain(each) for each in value]
+        return str(told if isinstance(value, list | tuple) else sorted(told))
     return repr(value) if isinstance(value, str | int | bytes) else type(value).__name__
 
 
