@@ -656,7 +656,8 @@ class Fleet:
         self._later(0.0, self._next)
         self._later(0.0, self._probe)
         while self._events:
-            self.now, _, event = heapq.heappop(self._events)
+            self._due, _, event = heapq.heappop(self._events)
+            self.now = max(self.now, self._due)
             event()
 
     def share(

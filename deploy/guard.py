@@ -125,7 +125,8 @@ def repeat_seeds(minutes: float, data: Path | None) -> list[str]:
 def is_lost(before: Stored, after: Stored) -> bool:
     """Whether a run that later code had repeated is repeated no longer, and nobody has said so.
 
-    Twice, since once may have been where it was made: other processors round otherwise.
+    Repeated means twice: once may have been where it was made, and other processors round
+    otherwise.
     """
     was_stale = before.checked is not None and before.checked.differ > 0
     moved = after.checked is not None and 10 * after.checked.moved > after.checked.numbers

@@ -285,11 +285,8 @@ def test_the_cheapest_pair_or_single_endpoint_is_chosen(rule):
         d.plugins.use(ApartSettings(apart=rule))
         view = d.choose(request_of(f"{draw.randrange(5)}. {LONG}"), 1.5).view
         found = view.terms.cost_s.copy()
-        scorer, part, everywhere = (
-            d.chooser.policies["laar"].scorers[0][0],
-            Apart.among(view.parts),
-            [],
-        )
+        scorer = d.chooser.policies["laar"].scorers[0][0]
+        part, everywhere = Apart.among(view.parts), []
         of = part.of
         for helper in range(-1, len(of.slots)):  # each prefiller alone; -1 means none
             part.of = replace(of, kv_group=np.arange(len(of.slots)))

@@ -6,15 +6,12 @@ import heapq
 import math
 import random
 from dataclasses import replace
-from functools import partial
 
 import pytest
-from bench.bench_useless import ANSWER_S, SHAPES, SSE, WORST, Fleet, constant, said, useful
+from bench.bench_useless import ANSWER_S, SHAPES, WORST, Fleet, constant, said, useful
 
 from laar.health.lateness import TICK_S
 from laar.plugins.shares import FairShares
-from laar.protocol.events import AnswerHeaders, ResponseHeaders, Shape
-from laar.protocol.headers import media_type
 from laar.server.fleet import FleetState
 from support.grids import crossed
 
@@ -38,15 +35,13 @@ class Lagging(Fleet):
         super().__init__(behave, **options)
         self._lags, self._stops, self._drawn = lags, stops, random.Random(repr(options))
         self.looked = self.named = 0
+        self._late_s = 0.0
 
     def run(self, seconds):
         self._until = self.now + seconds
-        for event in (self._next, self._probe, self._lag, self._tick):
+        for event in (self._lag, self._tick):
             self._later(0.0, event)
-        while self._events:
-            self._due, _, event = heapq.heappop(self._events)
-            self.now = max(self.now, self._due)
-            event()
+        super().run(seconds)
 
     def _tick(self):
         self.picker.table.lateness.tick(self.now)
@@ -63,17 +58,12 @@ class Lagging(Fleet):
             heapq.heapify(self._events)
 
     def _begin(self, stream, answer, rest_s):
-        kind = media_type(answer.kind)
-        event = ResponseHeaders(answer.status, kind == SSE, 5, False, media_type=kind)
-        actions = stream.receive(event, self.now)
-        reads = self._shape is Shape.GATEWAY or any(
-            isinstance(action, AnswerHeaders) and action.read_answer for action in actions
-        )
-        late_s = self.now - self._due  # the engine is not
-        for number, part in enumerate(answer.parts if reads else ()):
-            after_s = rest_s * number / len(answer.parts)
-            self._later(after_s - late_s, partial(self._pass, stream, part))
-        self._later(rest_s - late_s, lambda: self._end(stream, reads=reads))
+        self._late_s = self.now - self._due  # the engine is not
+        super()._begin(stream, answer, rest_s)
+        self._late_s = 0.0
+
+    def _later(self, seconds, event):
+        super()._later(seconds - self._late_s, event)
 
     def _look(self):
         super()._look()

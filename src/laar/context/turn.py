@@ -411,14 +411,13 @@ class TurnPlanner:
 
 _read_changes = msgspec.json.Decoder(tuple[BlockChange, ...]).decode
 
-
-def _scan(text: Text) -> list[Block]:
-    return scan(text.value, is_parts=text.parts, by_tool=text.role == "tool")
-
-
 _SHORT = 200
 _MARKS = frozenset("\n<[{")
 """A short text without any of these contains at most one document, so it needs no scan."""
+
+
+def _scan(text: Text) -> list[Block]:
+    return scan(text.value, is_parts=text.parts, by_tool=text.role == "tool")
 
 
 def _whole(

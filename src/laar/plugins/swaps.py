@@ -206,11 +206,11 @@ class Swaps(Plugin):
         terms = None if decision.view is None else decision.view.terms
         if not end.ok or end.cause != "complete" or use.depth < 0 or terms is None:
             return
-        streams = decision.request.stream and end.ttft_s is not None
-        took_s = end.latency_s if end.ttft_s is None or not streams else end.ttft_s
+        ttft_s = end.ttft_s if decision.request.stream else None
+        took_s = end.latency_s if ttft_s is None else ttft_s
         if (began := decision.flight.began) and is_spoiled(took_s, began.late_s):
             return
-        expected = terms.all_ttft_s if streams else terms.latency_s
+        expected = terms.latency_s if ttft_s is None else terms.all_ttft_s
         known, loads = self._endpoints[use.slot], use.depth > 0 or use.idle_s >= IDLE_S
         load_s = known.load_s(use.model) if use.waits_s else 0.0
         expected_s = expected.item(decision.position) - min(load_s, use.waits_s)

@@ -295,10 +295,8 @@ class RequestPricing:
         constants = self.engines.constants(slots)
         lone = replace(constants, answer_s=none, b=none, slots=none + np.inf)
         backlog, rate = backlog_of(traffic, slots, now), traffic.visits(slots, now)
-        inputs = replace(
-            self.inputs, rtt_s=none, crowded=None, engine=lone, backlog=backlog, rate=rate
-        )
-        return price(replace(inputs, **of))
+        own = {"engine": lone, "backlog": backlog, "rate": rate, **of}
+        return price(replace(self.inputs, rtt_s=none, crowded=None, **own))
 
     def pair(self, then_s: Floats, cost_s: Floats, reading: Price, transfer_s: Floats) -> Price:
         """Return the price of each candidate with its prefiller: the answer alone plus the prefill.
