@@ -13,7 +13,8 @@ else raised is a bug, caught only by the guards that degrade a decision.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from laar.faults import Fault
@@ -76,6 +77,12 @@ def first_fault(error: ValidationError, whole: str = "the entry") -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(map(str, first["loc"])) or whole
     return f"{where}: {first['msg'].removeprefix('Value error, ')}"
+
+
+def some(texts: Collection[str], between: str = ", ") -> str:
+    """Return the first five texts, and how many more there are."""
+    more = [f"and {len(texts) - 5} more"] if len(texts) > 5 else []
+    return between.join([*islice(texts, 5), *more])
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> str:

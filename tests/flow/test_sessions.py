@@ -147,16 +147,6 @@ def test_prompts_that_continue_each_other_are_a_session_without_a_name():
     assert isinstance(picker.ask(2.1, text=text, tokens=7_000), Decision)
 
 
-def test_requests_outside_sessions_neither_wait_for_sessions_nor_delay_them():
-    picker = Picker()
-    picker.end(picker.ask(0.0, session="one"), 1.0)
-    first = picker.ask(1.0, text="a document " * 5_000)  # the cache has no room for it
-    second = picker.ask(1.0, text="another one " * 5_000)
-    assert isinstance(first, Decision)
-    assert isinstance(second, Decision)
-    assert isinstance(picker.ask(1.1, session="two"), Decision)
-
-
 def test_no_session_waits_while_all_contexts_fit():
     picker = Picker("a", "b")
     for turn in range(3):
@@ -783,14 +773,6 @@ def test_a_turn_that_cannot_be_admitted_is_counted_as_refused():
     assert picker.flow.queue.sheds == {"rejected-saturated": 1}
 
 
-def test_no_turn_waits_for_a_place_that_requests_without_names_have_taken():
-    picker = Picker(by_load=False)
-    picker.end(picker.ask(0.0, session="one"), 0.1)
-    picker.end(picker.ask(0.2), 0.3)
-    assert picker.flow.session_counts()["placed"] == 0
-    assert isinstance(picker.ask(0.4, session="two"), Decision)
-
-
 def conversation(picker, name, now, turns=3, first=5_000, **fields):
     """Run turns that continue each other; return the last decision, and when it ended."""
     for turn in range(turns):
@@ -814,15 +796,6 @@ def test_a_conversation_without_a_name_has_a_place_and_waits_for_one():
     assert [each["session"] for each in picker.flow.shown(now)["inside"]] == [""]
     assert not isinstance(picker.ask(now, session="two"), Decision)
     assert isinstance(picker.ask(now, text=story("one"), tokens=6_200), Decision)
-
-
-def test_a_conversation_without_a_name_is_known_before_any_context_is_evicted():
-    picker = Picker(by_load=False)
-    for number in range(8):  # other prompts take more than half of the cache
-        picker.end(picker.ask(0.0, text=f"{number} " * 1_000, tokens=500), 0.0)
-    conversation(picker, "one", 1.0, first=800)
-    assert picker.flow.session_counts()["placed"] == 1
-    assert not picker.flow.sessions.index.forgotten_blocks["capacity"]
 
 
 def test_a_conversation_without_a_name_waits_if_its_context_was_evicted():
@@ -928,6 +901,30 @@ def test_names_that_each_request_has_anew_are_ignored_also_if_prompts_are_edited
     edited = story("one")[: 4 * 4_600] + story("edited")
     picker.end(picker.ask(now, session="next", text=edited, tokens=5_200), now + 0.1)
     assert [each["tokens"] for each in picker.flow.shown(now + 1.0)["inside"]] == [5_200]
+
+
+@pytest.mark.parametrize("at_once", [3, 12, 40])
+def test_clients_that_begin_at_once_are_sessions_as_soon_as_one_goes_on(at_once):
+    picker = Picker(by_load=False, cache_tokens=6_000 * at_once)
+    for number in range(at_once):
+        begun = picker.ask(0.0, text=story(f"{number}"), tokens=3_000)
+    picker.end(begun, 1.0)
+    picker.ask(1.0, text=story(f"{number}"), tokens=3_400)
+    picker.ask(2.0, text=story("another"), tokens=3_000)
+    assert picker.flow.session_counts()["placed"] == 2
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_single_prompts_are_held_and_placed_only_if_a_third_of_those_that_left_went_on(seed):
+    rng, now = random.Random(seed), 0.0
+    share, picker = rng.choice([0.1, 0.8]), full(Picker(by_load=rng.random() < 0.5))
+    for number in range(150):
+        for turn in range(2 if rng.random() < share else 1):
+            answer = picker.ask(now, text=story(f"{number}"), tokens=2_000 + 400 * turn)
+            now += 62.0
+            picker.end(answer if isinstance(answer, Decision) else picker.dispatch(now)[0], now)
+    picker.end(picker.ask(now, session="one"), now + 0.1)
+    assert isinstance(picker.ask(now + 0.2, text=story("next")), Decision) == (share < 0.5)
 
 
 def test_a_tenant_can_not_take_the_place_of_another_with_its_prompt_or_name():

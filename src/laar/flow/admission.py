@@ -143,10 +143,7 @@ class Admission:
         passes = request.api is Api.OPAQUE or request.shadow or self.draining
         if passes or not (self.by_load or request.session or self.sessions.index.is_tight):
             decision = self._director.decide(request, now)
-            if self.load is not None:
-                self.load.count(decision, self.queue.settings)
-            if request.hints and decision.view is not None and decision.view.chain is not None:
-                self._names.learn(request, decision.view.chain)
+            self._count(decision, now, keeps=False)
             return decision
         if not self.ready:
             self._director.table.away.missed(request)
@@ -583,23 +580,23 @@ class Admission:
             self._begin_turn(decision, place.key, slot, 0.0, place.reread_s, now)
             self.sessions.end(place, now)
 
-    def _count(self, decision: Decision, now: float) -> None:
+    def _count(self, decision: Decision, now: float, *, keeps: bool = True) -> None:
         view = decision.view
-        if view is None:  # it was not priced
+        if self.load is not None:
+            self.load.count(decision, self.queue.settings)
+        if view is not None and view.chain is not None and decision.request.hints:
+            self._names.learn(decision.request, view.chain)
+        if view is None or not keeps:  # if None, it was not priced
             return
         at = decision.position
         token_s = self._engines(view).c.item(at) * view.seconds_per_token.item(at)
         found, reread_s = view.cached_tokens.item(at), _OWN_READ * token_s * view.tokens.item(at)
         decision.flight.admitted = True
-        if view.chain is not None and decision.request.hints:
-            self._names.learn(decision.request, view.chain)
         if view.chain is not None and (session := _session(decision.request)):
             key = self.sessions.key(session, view.chain, decision.tokens)
             self._asked.pop(key, None)
             key = self.sessions.count(session, key, view.chain)
             self._begin_turn(decision, key, decision.slot, found, reread_s, now)
-        if self.load is not None:
-            self.load.count(decision, self.queue.settings)
 
     def _begin_turn(
         self, decision: Decision, key: str, slot: int, found: float, reread_s: float, now: float

@@ -50,13 +50,13 @@ _PRIOR = 0.5
 """Prior count of pauses that ended in each class, and of those that lasted longer: it assumes that
 each time a pause doubles, half of the sessions return meanwhile."""
 
-_UNLIKELY, _LIKELY = 8.0, 0.5
-"""Prior count of prompts known by their text alone that nobody continued, and the share of
-continued ones from which every such prompt is assumed to begin a session."""
+_LIKELY = 0.5
+"""Prompts known by their text alone that are continued, for each that leaves its cache before, from
+which every such prompt is assumed to begin a session. At first, a single one is enough."""
 
-_LEAST_AGAIN = 0.25
-"""Share of a tenant's new names that came with a known context from which its names are ignored.
-Agents replace the end of their prompts in about half of their turns."""
+_UNLIKELY, _LEAST_AGAIN = 8.0, 0.25
+"""Prior count of a tenant's new names, and the share of them that came with a known context from
+which names are ignored. Agents replace the end of their prompts in about half of their turns."""
 
 _ACCEPTED = 0.995
 """Factor by which each turn that ends at the endpoint reduces the weight of a refusal: about the
@@ -169,7 +169,9 @@ class Sessions:
         self._returned = np.full(len(_AGES_S), _PRIOR)
         self._stayed = np.full(len(_AGES_S), _PRIOR)
         self._unnamed: Latest[str, tuple[float, float]] = Latest(_MAX_TENANTS)
-        """By tenant, how many prompts known by their text alone began, and how many went on."""
+        """By tenant, how many prompts known by their text alone ended, and how many went on."""
+        self._undecided: Shared[int, str] = Shared(_MAX_EVICTED, lambda _, tenant: tenant)
+        """The tenants of those that did neither yet, by last hash: most begin at the same time."""
         self._renamed: Latest[str, tuple[float, float]] = Latest(_MAX_TENANTS)
         """By tenant, how many new names came, and how many with a known context."""
         self._keeping_s: list[float] = []
@@ -226,8 +228,8 @@ class Sessions:
             or place.start in (0, _start(chain))
         ):
             return session
-        began, went_on = self._unnamed.get(tenant, (_UNLIKELY, 0.0))
-        return mine if before or went_on >= _LIKELY * began else ""
+        ended, went_on = self._unnamed.get(tenant, (0.0, 0.0))
+        return mine if before or went_on > _LIKELY * ended else ""
 
     def place(self, key: str) -> Place | None:
         """Return the place of a context; None if it has none."""
@@ -319,11 +321,12 @@ class Sessions:
                 return session
         if not chain.hashes or _name(key):
             return key
-        began, went_on = self._unnamed.get(tenant, (_UNLIKELY, 0.0))
         if not chain.continues:
-            self._unnamed[tenant] = began * _FADED + 1.0, went_on * _FADED
+            self._undecided[chain.hashes[-1]] = tenant
         elif place is None or not place.has_returned:
-            self._unnamed[tenant] = began, went_on + 1.0
+            self._undecided.pop(chain.continues, None)
+            ended, went_on = self._unnamed.get(tenant, (0.0, 0.0))
+            self._unnamed[tenant] = ended, went_on + 1.0
         return key
 
     def refused(self, place: Place) -> None:
@@ -394,6 +397,9 @@ class Sessions:
         """Handle the index's report that the end of a prompt has left a cache."""
         if cut.for_room:
             self._evicted[cut.most] = cut.end
+            if (tenant := self._undecided.pop(cut.end, None)) is not None:
+                ended, went_on = self._unnamed.get(tenant, (0.0, 0.0))
+                self._unnamed[tenant] = ended * _FADED + 1.0, went_on * _FADED
         place = self._ends.get((cut.slot, cut.end))
         if place is None or (place.busy and cut.for_room):  # its turn puts it back at the end
             return

@@ -62,9 +62,9 @@ a prompt (English 4 bytes, Japanese or code under 3); a smaller gap may be due t
 _MOST = 0.75
 """Share of a prompt that its continuation repeats."""
 
-_FILLING = 0.5
+_FILLING = 0.1
 """Share of a cache from which room in it is considered scarce. The session gate does not know the
-contexts that came before, so it is well below 1."""
+contexts that came before, and lets others take their room."""
 
 _MOST_RESTORED = 1024
 """Maximum number of uses remembered that one entry has evicted."""
@@ -192,7 +192,7 @@ class PrefixIndex:
         self.forgotten_blocks = Counter(capacity=0, memory=0, disproved=0)
         """Blocks dropped since the start, by cause."""
         self.is_tight = False
-        """Whether any cache was ever half full, so that contexts may soon leave; read only."""
+        """Whether any cache was ever a tenth full, so that contexts may soon leave; read only."""
         self.on_cut: Callable[[Cut], object] = lambda _cut: None
         """Called when the end of a prompt leaves a cache."""
 

@@ -8,7 +8,6 @@ across a restart (`laar.sharing.snapshot`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable
-from itertools import islice
 from operator import methodcaller
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from laar.accuracy.features import Features
 from laar.accuracy.online import KAPPA, OnlineOutcomes
 from laar.accuracy.reports import OutcomeReports
 from laar.core.decision import Completion, Decision
-from laar.errors import SettingError
+from laar.errors import SettingError, some
 from laar.faults import Fault
 from laar.plugins.adapters import Adapters
 from laar.plugins.modes import Modes
@@ -31,7 +30,6 @@ from laar.speeds.engines import Engines
 _SAMPLE_HEAD_CHARS, _SAMPLE_TAIL_CHARS = 200, 300
 _SAMPLE_SPANS = 8
 _IS_DIGEST = methodcaller("startswith", DIGEST)
-_MAX_NAMED = 5  # models named in a problem
 
 
 class Learning:
@@ -87,14 +85,14 @@ class Learning:
         measured = self.assessor.capability.models
         if unsure := [name for name in self.assessor.capability.unsure if name in served]:
             return (
-                f"{artifact} gives {_named(unsure)} a us/token with a spread of over 50 %: it is "
+                f"{artifact} gives {some(unsure)} a us/token with a spread of over 50 %: it is "
                 "ignored, and the speed is learned from answers"
             )
         if not measured or not served or not set(measured).isdisjoint(served):
             return None
         return (
             f"{artifact} knows no model of the fleet, so all are considered equally "
-            f"good: it has {_named(measured)}, and endpoints serve {_named(served)}"
+            f"good: it has {some(measured)}, and endpoints serve {some(served)}"
         )
 
     # -- showing -------------------------------------------------------------------------------
@@ -160,11 +158,6 @@ def artifact_of(settings: Accuracy) -> CapabilityModel:
         return read_capability(settings.capability)
     except SettingError as fault:
         raise SettingError(str(fault), setting="accuracy.capability") from None
-
-
-def _named(models: Collection[str]) -> str:
-    more = f" and {len(models) - _MAX_NAMED} more" if len(models) > _MAX_NAMED else ""
-    return ", ".join(islice(models, _MAX_NAMED)) + more
 
 
 def _fingerprint(request: Request) -> Hashable:

@@ -25,7 +25,7 @@ from laar.core.policy import Policy
 from laar.datalayer.endpoints_file import AGAIN_S
 from laar.datalayer.files import Settling, Stamp, is_overwritten, stamp_of
 from laar.datalayer.visits import occurs, until_look_s
-from laar.errors import SettingError
+from laar.errors import SettingError, some
 from laar.faults import Fault
 from laar.fleet.membership import EndpointSpec
 from laar.policies import build_policies
@@ -38,9 +38,6 @@ _LOG = logging.getLogger(__name__)
 
 POLL_S = 0.5
 """Seconds between polls; as with the endpoints file, a change takes effect within two polls."""
-
-_NAMED = 10
-"""Maximum number of settings named in a problem; more changes suggest a different file."""
 
 Parts = tuple[Sequence[EndpointSpec], CapabilityModel, Mapping[str, Policy] | None]
 """The endpoints and the artifact of new settings, and the policies, or None if unchanged."""
@@ -142,9 +139,7 @@ class SettingsReloader:
 
     def _waiting(self, found: Change) -> str:
         origins = self._wanted.origins
-        named = ", ".join(f"{path} ({origins[path]})" for path in found.pending[:_NAMED])
-        if len(found.pending) > _NAMED:
-            named += f" and {len(found.pending) - _NAMED} more"
+        named = some([f"{path} ({origins[path]})" for path in found.pending])
         text = f"needed to apply {named}; the old value is in effect"
         if found.obstacle:
             text += f". They can only be applied together ({found.obstacle})"

@@ -30,6 +30,7 @@ from laar.datalayer.kubernetes.objects import (
 )
 from laar.datalayer.kubernetes.resources import OBJECTIVES, PODS, POOLS, REWRITES, Resource
 from laar.datalayer.kubernetes.settings import KubernetesSource
+from laar.errors import some
 from laar.faults import Fault
 from laar.fleet.membership import EndpointSpec
 from laar.protocol.rules import Rewrite
@@ -38,7 +39,6 @@ REPORT_EVERY_S = 0.1
 SETTLE_S = 2.0
 """Seconds until the first pods of a pool that had none are used. The gateway learns of them on its
 own, and until then refuses the requests that flow control has held for them."""
-FAULTS_SHOWN = 3
 
 Object = TypeVar("Object", bound=BaseModel)
 Ref = TypeVar("Ref", Objective, ModelRewrite)
@@ -150,7 +150,7 @@ class KubernetesEndpoints:
         faults = [resource for resource in known.values() if isinstance(resource, str)]
         faults += [
             f"the cluster no longer serves {mirror.resource.name}; gone with it: "
-            + ", ".join(sorted(lost)[:FAULTS_SHOWN])
+            + some(sorted(lost))
             for mirror in mirrors
             if (lost := mirror.lost - known.keys())
         ]
@@ -221,9 +221,7 @@ class KubernetesEndpoints:
         self._faults("pods read", faults)
 
     def _faults(self, part: str, faults: Sequence[str]) -> None:
-        shown = "; ".join(faults[:FAULTS_SHOWN])
-        more = f"; and {len(faults) - FAULTS_SHOWN} more" if len(faults) > FAULTS_SHOWN else ""
-        self._problem(part)(shown + more or None)
+        self._problem(part)(some(faults, "; ") or None)
 
     def _problem(self, part: str) -> Callable[[str | None], None]:
         name = f"{self.source} {part}".removeprefix("kubernetes ")
