@@ -18,14 +18,14 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "laar"
 
 LIMITS = {
-    "lines": 53_030,
-    "statements": 32_891,
+    "lines": 53_053,
+    "statements": 32_907,
     "lines of data": 790,
     "modules": 244,
     "lines of core": 3_268,
-    "lines loaded": 38_265,
+    "lines loaded": 38_298,
     "settings": 125,
-    "lines of tests": 61_688,
+    "lines of tests": 61_687,
     "lines of lab and bench": 31_035,
     "words of README": 700,
     "words of docs": 65_200,

@@ -137,16 +137,6 @@ def test_a_user_who_interrupts_a_turn_before_its_answer_keeps_the_session_s_plac
     assert isinstance(again, Decision) is answered
 
 
-def test_prompts_that_continue_each_other_are_a_session_without_a_name():
-    picker = Picker()
-    text = "".join(f"line {n}\n" for n in range(5_000))
-    picker.end(picker.ask(0.0, text=text, tokens=5_000), 1.0)
-    # It has continued once, so it may again.
-    picker.end(picker.ask(1.5, text=text, tokens=6_000), 2.0)
-    assert not isinstance(picker.ask(2.0, session="two"), Decision)
-    assert isinstance(picker.ask(2.1, text=text, tokens=7_000), Decision)
-
-
 def test_no_session_waits_while_all_contexts_fit():
     picker = Picker("a", "b")
     for turn in range(3):
@@ -314,26 +304,6 @@ def test_a_session_that_has_returned_once_is_not_certain_to_return():
         ended_at = returning(picker, "agent", 0.0, turns)
         prices.append(price_of_the_place_of_another(picker, 1.0, ended_at))
     assert prices[1] > 3.0 * prices[0] > 0.0
-
-
-def test_at_most_five_turns_are_assumed_to_be_delayed_by_a_return():
-    prices = []
-    for prompts in (1, 4, 40):
-        picker = busy(prompts)
-        ended_at = returning(picker, "agent", 0.0)
-        prices.append(price_of_the_place_of_another(picker, 1.0, ended_at))
-    assert prices[0] < prices[1] == pytest.approx(prices[2])
-
-
-def test_a_place_is_worth_half_as_much_if_prefills_run_in_parallel():
-    picker = Picker(by_load=False)
-    turn = picker.ask(0.0, session="one")
-    picker.end(turn, 1.0)
-    in_turn, in_parallel = (price_of_the_place_of_another(picker, w, 2.0) for w in (1.0, 0.0))
-    assert in_turn == pytest.approx(2.0 * in_parallel)
-    refused = Completion(status=429, cause="complete", latency_s=0.1)
-    picker.end(picker.ask(2.0, session="three", tokens=100), 2.0, refused)
-    assert price_of_the_place_of_another(picker, 0.0, 2.0) == pytest.approx(in_turn)
 
 
 @pytest.mark.parametrize("status", [429, 500])
@@ -903,6 +873,19 @@ def test_names_that_each_request_has_anew_are_ignored_also_if_prompts_are_edited
     assert [each["tokens"] for each in picker.flow.shown(now + 1.0)["inside"]] == [5_200]
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_turn_that_fits_is_not_held_by_one_twice_as_long_of_another_tenant(seed):
+    rng, picker = random.Random(seed), Picker(by_load=False, cache_tokens=13_000)
+    for turn in range(9):
+        picker.end(
+            picker.ask(0.5 * turn, session="one", tokens=7_000, text=story("one")), 0.5 * turn
+        )
+    long = rng.randrange(7_000, 8_000)
+    assert not isinstance(picker.ask(4.6, session="x", tokens=long, tenant="x"), Decision)
+    short = turn_of("y", story("y"), rng.randrange(500, 3_500), tenant="y")
+    assert isinstance(picker.flow.ask(short, 4.7), Decision) or picker.dispatch(4.7)
+
+
 @pytest.mark.parametrize("at_once", [3, 12, 40])
 def test_clients_that_begin_at_once_are_sessions_as_soon_as_one_goes_on(at_once):
     picker = Picker(by_load=False, cache_tokens=6_000 * at_once)
@@ -914,17 +897,25 @@ def test_clients_that_begin_at_once_are_sessions_as_soon_as_one_goes_on(at_once)
     assert picker.flow.session_counts()["placed"] == 2
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_single_prompts_are_held_and_placed_only_if_a_third_of_those_that_left_went_on(seed):
+@pytest.mark.parametrize("system_share", [0.0, 0.5, 0.8, 0.95])
+@pytest.mark.parametrize("seed", range(4))
+def test_single_prompts_are_held_only_if_a_quarter_goes_on(seed, system_share):
+    """To repeat a system prompt, whatever its share of a prompt, is not to go on."""
     rng, now = random.Random(seed), 0.0
     share, picker = rng.choice([0.1, 0.8]), full(Picker(by_load=rng.random() < 0.5))
+    system = story("system")[: int(8_000 * system_share)]
     for number in range(150):
         for turn in range(2 if rng.random() < share else 1):
-            answer = picker.ask(now, text=story(f"{number}"), tokens=2_000 + 400 * turn)
+            text, tokens = system + story(f"{number}"), 2_000 + 400 * turn
+            answer = picker.ask(now, text=text, tokens=tokens, tenant="t")
             now += 62.0
             picker.end(answer if isinstance(answer, Decision) else picker.dispatch(now)[0], now)
+    now += 600.0  # all of them are gone
     picker.end(picker.ask(now, session="one"), now + 0.1)
-    assert isinstance(picker.ask(now + 0.2, text=story("next")), Decision) == (share < 0.5)
+    last = turn_of("", system + story("next"), tenant="t")
+    assert isinstance(picker.flow.ask(last, now + 0.2), Decision) == (share < 0.5)
+    first = turn_of("", system + story("another"), tenant="new")
+    assert isinstance(picker.flow.ask(first, now + 0.3), Decision)
 
 
 def test_a_tenant_can_not_take_the_place_of_another_with_its_prompt_or_name():
@@ -935,15 +926,6 @@ def test_a_tenant_can_not_take_the_place_of_another_with_its_prompt_or_name():
     again = picker.ask(now + 2.0, session="s", text=story("one"), tokens=6_200, tenant="a")
     assert isinstance(again, Decision)
     assert picker.flow.sessions.place("a\0m\0s").busy == 1
-
-
-def test_the_conversations_of_a_tenant_hold_no_single_prompts_of_others():
-    picker, now = full(Picker(by_load=False)), 1.0
-    for number in range(40):
-        _, now = conversation(picker, f"{number}", now, turns=2, first=1_000, tenant="a")
-    _, now = conversation(picker, "kept", now, tenant="a")
-    assert not isinstance(picker.ask(now, tokens=6_400, tenant="a"), Decision)
-    assert isinstance(picker.ask(now, tokens=6_400, tenant="b"), Decision)
 
 
 def test_the_same_prompt_again_and_again_is_no_session():

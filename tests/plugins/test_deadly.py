@@ -71,6 +71,23 @@ def test_a_good_answer_clears_a_body_that_only_met_a_failure():
     assert fleet.bodies.case(1, 1.2) is None
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_copies_are_at_two_endpoints_whichever_of_them_their_clients_give_up(seed):
+    rng, fleet, now, running = random.Random(seed), Fleet(8), 0.0, []
+    for slot in range(8):
+        fleet.records.endpoints[slot].prove(0.0, "m")
+    for _ in range(15):
+        now += rng.choice([0.05, 1.0, LINGER_S + 2.0])
+        running.append(fleet.ask(1, now))
+        rng.shuffle(running)
+        if rng.random() < 0.6 and len(running) > 1:
+            given_up = running.pop()
+            taken_s = now + 0.01 - given_up.now
+            gone = Completion(status=None, cause="disconnect", latency_s=taken_s)
+            fleet.director.settle(given_up, gone)
+        assert len({each.slot for each in running}) <= DEATHS
+
+
 @pytest.mark.parametrize("lives", [True, False])
 @pytest.mark.parametrize("gap_s", [0.0, 0.7, 3.0])
 @pytest.mark.parametrize("sign", ["given up", "cut off", "repeated"])

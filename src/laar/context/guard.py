@@ -76,8 +76,7 @@ class GainGuard:
     """Decides whether reordering continues on a route.
 
     Args:
-        share: share of conversations left in their order, in windows, and share of conversations
-            without notes; 0 disables the guard.
+        share: share of conversations left in their order, in windows; 0 disables the guard.
 
     Attributes:
         off: reordering was switched off, since it gains too little.
@@ -101,10 +100,6 @@ class GainGuard:
             side = self._begun * self._share / WINDOW % 1.0 >= 1.0 - self._share
             self._sides[conversation] = side
         return side
-
-    def deduplicates(self, conversation: int) -> bool:
-        """Return whether notes replace repeated documents in a conversation."""
-        return (conversation >> 40) % 10_000 >= self._share * 10_000
 
     def record(
         self, conversation: int, *, found: float, expected: float, ahead: float | None

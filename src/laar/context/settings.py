@@ -58,8 +58,8 @@ class ContextSettings:
     applies: ClassVar = Applies.AT_ONCE
 
     dedup: Dedup = "auto"
-    """`auto` replaces a document whose full text occurs earlier in the same body with a reference
-    to it, except in `holdout_share` of the conversations; `exact` does so in all."""
+    """`auto`, or `exact`, replaces a document whose full text occurs earlier in the same body with
+    a reference to it."""
     holdout_share: Annotated[float, Ge(0), Lt(1)] = 0.05
-    """Share of conversations left in their order for comparison, in windows, and share of those
-    whose repeated documents stay. 0 also switches the guard off."""
+    """Share of conversations left in their order for comparison, in windows. 0 also switches the
+    guard off."""

@@ -115,7 +115,6 @@ class TurnPlanner:
     _plan: TurnPlan = field(init=False)
     _control: bool = field(init=False, default=False)
     _late: bool = field(init=False, default=False)  # whether time is up
-    _dedups: bool = field(init=False, default=False)
     _sent: list[str] = field(init=False, default_factory=list)  # the outgoing texts so far
     _in_full: set[int] = field(init=False, default_factory=set)  # hashes of documents in `_sent`
 
@@ -157,7 +156,7 @@ class TurnPlanner:
             with suppress(SkippedText):
                 return self._carried_out(text, known.changes) if known.changes else text.value
             return text.value
-        if self._late or not (text.fresh or self._dedups):
+        if self._late or not (text.fresh or self.hook.settings.dedup != "off"):
             return text.value
         try:
             return self._planned(body, text, memo_key, known)
@@ -370,23 +369,19 @@ class TurnPlanner:
             if key in self._in_full or key in here:
                 repeated.add(i)
             here.add(key)
-        return frozenset(repeated if self._dedups else ())
+        return frozenset(repeated)
 
     # -- all of the request --------------------------------------------------------------------
 
     def _draw_groups(self, texts: Sequence[Text]) -> None:
-        """Decide whether this conversation is left unchanged, and whether it is de-duplicated."""
-        settings, guard = self.hook.settings, self.hook.guard
-        self._dedups = settings.dedup != "off"
+        """Decide whether this conversation is left unchanged."""
         if self.observes or not texts:
             return
         # All turns of a conversation begin with the same text.
         first = next((text for text in texts if text.role == "user"), texts[0])
         conversation = hash((self.scope, xxhash.xxh3_64_intdigest(first.value.encode())))
         self._plan.conversation = conversation
-        self._control = guard.holds_out(conversation)
-        if settings.dedup == "auto":
-            self._dedups = guard.deduplicates(conversation)
+        self._control = self.hook.guard.holds_out(conversation)
 
     def _check(self) -> None:
         """Drop the plan if its time is up; called between steps."""

@@ -38,9 +38,9 @@ from laar.flow.bearing import Bearing, ClientKind, Hold
 from laar.flow.load import LoadControl, priority_of
 from laar.flow.naming import SessionNames
 from laar.flow.queue import SATURATED, WORDS, Item, Queue
-from laar.flow.sessions import Place, Sessions
+from laar.flow.sessions import Place, Sessions, tenant_of
 from laar.flow.settings import FlowSettings
-from laar.latest import Latest
+from laar.latest import Shared
 from laar.plugins.companions import not_worth_it
 from laar.prefix.blocks import Chain
 from laar.prefix.index import PrefixIndex, Receipt
@@ -117,7 +117,7 @@ class Admission:
         self._director = director
         self._names = SessionNames()
         self._tickets = 0
-        self._asked: Latest[str, tuple[float, float]] = Latest(_MAX_ASKED)  # first and last try
+        self._asked = Shared[str, tuple[float, float]](_MAX_ASKED, tenant_of)  # first and last try
         self._turns: dict[str, Place] = {}  # by id of the decision
         self.bearing = Bearing()
         self._held: dict[str, tuple[Hold, float]] = {}  # with its end, by id of the decision
@@ -266,8 +266,10 @@ class Admission:
             raise not_worth_it()
         # Count the body as received and as parsed, with up to four bytes per character.
         body_bytes = item.body_bytes + sum(map(sys.getsizeof, item.request.spans))
-        # In a lane of their own, turns that wait for a place hold up no other requests.
-        item = replace(item, body_bytes=body_bytes, lane=f"{item.lane} {item.for_context}")
+        # In a lane of their own, turns that wait for a place hold up no other requests. A short one
+        # holds up those that are as long, as there may be room for half of it.
+        waits_for = item.for_context and (item.is_long or item.tokens.bit_length())
+        item = replace(item, body_bytes=body_bytes, lane=f"{item.lane} {waits_for}")
         error = self.queue.enqueue(item, now)
         if error is None:
             return self._tickets  # the item's id is the latest ticket

@@ -31,6 +31,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
@@ -50,7 +51,7 @@ _PRIOR = 0.5
 """Prior count of pauses that ended in each class, and of those that lasted longer: it assumes that
 each time a pause doubles, half of the sessions return meanwhile."""
 
-_LIKELY = 0.5
+_LIKELY = 1 / 3
 """Prompts known by their text alone that are continued, for each that leaves its cache before, from
 which every such prompt is assumed to begin a session. At first, a single one is enough."""
 
@@ -145,6 +146,14 @@ class Place:
         return len(chain) >= self.blocks > 0 and chain.hashes[self.blocks - 1] == self.end
 
 
+class _Unnamed(NamedTuple):
+    """A session that is known by its prompts alone."""
+
+    tenant: str
+    block: int  # hash of its first block that no other prompt had
+    went_on: bool | None  # None if it may yet do so for the first time
+
+
 class Sessions:
     """The sessions whose contexts are in an endpoint's cache, as far as the prefix index knows.
 
@@ -157,7 +166,7 @@ class Sessions:
     def __init__(self, table: EndpointTable, index: PrefixIndex) -> None:
         self._table = table
         self.index = index
-        self._places: Shared[str, Place] = Shared(_MAX_PLACES + 1, _tenant)
+        self._places: Shared[str, Place] = Shared(_MAX_PLACES + 1, tenant_of)
         self._ends: dict[tuple[int, int], Place] = {}
         """The places whose contexts the index has complete, by slot and last hash of the prompt."""
         self._named: dict[str, str] = {}
@@ -169,18 +178,18 @@ class Sessions:
         self._returned = np.full(len(_AGES_S), _PRIOR)
         self._stayed = np.full(len(_AGES_S), _PRIOR)
         self._unnamed: Latest[str, tuple[float, float]] = Latest(_MAX_TENANTS)
-        """By tenant, how many prompts known by their text alone ended, and how many went on."""
-        self._undecided: Shared[int, str] = Shared(_MAX_EVICTED, lambda _, tenant: tenant)
-        """The tenants of those that did neither yet, by last hash: most begin at the same time."""
+        """By tenant, how many sessions known by their prompts alone ended, and how many went on."""
+        self._last: Shared[int, _Unnamed] = Shared(_MAX_EVICTED, lambda _, last: last.tenant)
+        """These sessions, by the last hash of their latest prompt."""
         self._renamed: Latest[str, tuple[float, float]] = Latest(_MAX_TENANTS)
         """By tenant, how many new names came, and how many with a known context."""
         self._keeping_s: list[float] = []
         self._learned_at = -math.inf
         self._wanted: defaultdict[int, float] = defaultdict(float)
-        gone = (Shared[str, Place](_MAX_GONE, _tenant) for _ in range(2))
+        gone = (Shared[str, Place](_MAX_GONE, tenant_of) for _ in range(2))
         self._gone: tuple[Shared[str, Place], ...] = tuple(gone)
         """Sessions without a place: those that never returned to theirs, then the others."""
-        self._several: Shared[str, bool] = Shared(_MAX_GONE, _tenant)
+        self._several: Shared[str, bool] = Shared(_MAX_GONE, tenant_of)
         """The keys of names under which contexts that others replaced were continued."""
         self._evicted: Latest[int, int] = Latest(_MAX_EVICTED)
         """The last hashes of evicted prompts, by the hash at which another has repeated most."""
@@ -205,13 +214,16 @@ class Sessions:
         if not chain.continues:
             end = next(filter(None, map(self._evicted.get, reversed(chain.hashes))), 0)
             chain.continues, chain.own_from = 0 if end == chain.hashes[-1] else end, len(chain)
+        of = self._last.get(chain.continues)
+        if of is not None and (of.tenant != tenant_of(session) or of.block not in chain.hashes):
+            chain.continues, chain.own_from = 0, len(chain)  # they share a system prompt, say
         return self.key(session, chain, view.tokens.item(0))
 
     def key(self, session: str, chain: Chain, tokens: float) -> str:
         """Return the key of the context that a prompt continues or begins; empty if unknown."""
         if not chain.hashes:
             return ""
-        place, before, tenant = self._places.get(session), chain.continues, _tenant(session)
+        place, before, tenant = self._places.get(session), chain.continues, tenant_of(session)
         new, again = self._renamed.get(tenant, (_UNLIKELY, 0.0))
         mine = _by_prompt(session, before or chain.hashes[-1])
         is_first = not _name(session) or again >= _LEAST_AGAIN * new
@@ -305,7 +317,7 @@ class Sessions:
 
         A context that is continued under a new name has that name from now on.
         """
-        place, tenant, named = self._places.get(key), _tenant(session), self._places.get(session)
+        place, tenant, named = self._places.get(key), tenant_of(session), self._places.get(session)
         if named is not None and chain.continues != named.end:
             if key != session and chain.continues in named.left:
                 self._several[session] = True
@@ -321,12 +333,17 @@ class Sessions:
                 return session
         if not chain.hashes or _name(key):
             return key
-        if not chain.continues:
-            self._undecided[chain.hashes[-1]] = tenant
-        elif place is None or not place.has_returned:
-            self._undecided.pop(chain.continues, None)
+        of, before = self._last.pop(chain.continues, None), chain.continues
+        # At first, to repeat most of a prompt may only be to begin alike.
+        shown = of is None or bool(of.went_on) or before in chain.hashes
+        goes_on = before != 0 and shown
+        if goes_on and not (of is not None and of.went_on):
             ended, went_on = self._unnamed.get(tenant, (0.0, 0.0))
-            self._unnamed[tenant] = ended, went_on + 1.0
+            ended -= of is not None and of.went_on is False  # it had only left its cache
+            self._unnamed[tenant] = max(0.0, ended * _FADED), went_on * _FADED + 1.0
+        at = min(chain.own_from if of is None and before else chain.held, len(chain) - 1)
+        block = of.block if of is not None and goes_on else chain.hashes[at]
+        self._last[chain.hashes[-1]] = _Unnamed(tenant, block, goes_on or None)
         return key
 
     def refused(self, place: Place) -> None:
@@ -397,9 +414,10 @@ class Sessions:
         """Handle the index's report that the end of a prompt has left a cache."""
         if cut.for_room:
             self._evicted[cut.most] = cut.end
-            if (tenant := self._undecided.pop(cut.end, None)) is not None:
-                ended, went_on = self._unnamed.get(tenant, (0.0, 0.0))
-                self._unnamed[tenant] = ended * _FADED + 1.0, went_on * _FADED
+            if (of := self._last.get(cut.end)) is not None and of.went_on is None:
+                self._last[cut.end] = of._replace(went_on=False)
+                ended, went_on = self._unnamed.get(of.tenant, (0.0, 0.0))
+                self._unnamed[of.tenant] = ended * _FADED + 1.0, went_on * _FADED
         place = self._ends.get((cut.slot, cut.end))
         if place is None or (place.busy and cut.for_room):  # its turn puts it back at the end
             return
@@ -558,7 +576,8 @@ def _name(key: str) -> str:
     return "" if name.startswith(_BY_PROMPT) else name
 
 
-def _tenant(key: str, _of: object = None) -> str:
+def tenant_of(key: str, _of: object = None) -> str:
+    """Return the tenant in a session's key."""
     return key.partition("\0")[0]
 
 

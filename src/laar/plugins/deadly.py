@@ -259,16 +259,23 @@ class DeadlyBodies(Plugin):
         if case is None:
             return None
         case.at = min(case.at, now)
-        case.places = {slot: at for slot, at in case.places.items() if now - at <= LINGER_S}
+        runs_at = {slot for slot in case.places if self._runs(digest, slot)}
+        case.places = {
+            slot: at for slot, at in case.places.items() if slot in runs_at or now - at <= LINGER_S
+        }
         if case.deaths >= DEATHS and now - case.at <= _KEPT_S:
             case.at = now if asked else case.at
             return case
         good = self._health.seen.get(digest, (0,))[0] - case.failures
         is_past = now - case.at > (_KEPT_S if case.deaths else LINGER_S)
-        if is_past or good >= FEW or (good >= 0 and not case.places):
+        if (is_past and not runs_at) or good >= FEW or (good >= 0 and not case.places):
             self._forget(digest)
             return None
         return case
+
+    def _runs(self, digest: int, slot: int) -> bool:
+        endpoint = self._health.records.endpoints.get(slot)
+        return endpoint is not None and any(each.digest == digest for each in endpoint.attempts)
 
     def _sent(self, case: Case, slot: int, repeated_at: tuple[str, ...]) -> None:
         """Note where a copy is, and where Envoy will repeat it."""

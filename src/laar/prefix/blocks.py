@@ -69,6 +69,7 @@ class Chain:
         counted: whether its request has been counted in the demand.
         continues: the last hash of the earlier prompt that it continues; 0 if none is known.
         own_from: number of leading blocks that were not that prompt's own, as others used them.
+        held: number of leading blocks that a cache held when that was looked for.
     """
 
     hashes: array[int]
@@ -78,6 +79,7 @@ class Chain:
     counted: bool = False
     continues: int = 0
     own_from: int = 0
+    held: int = 0
 
     def __len__(self) -> int:
         return len(self.hashes)

@@ -281,6 +281,8 @@ class PrefixIndex:
         blocks of its next request, which is one of the open ones.
         """
         cache = self._caches[slot]
+        for use in cache.by_age.values():  # the prompts in flight come back below
+            use.whole &= use.claim not in cache.claims
         while cache.by_age:
             self._cut(cache, _oldest(cache), 0)
         cache.missed = None
@@ -340,6 +342,7 @@ class PrefixIndex:
             ended = use.whole and use.claim not in cache.claims
             continues = is_most and depth < end and ended
             chain.continues, chain.own_from = (use.hashes[-1], use.start) if continues else (0, end)
+            chain.held = depth
 
     def missing_bytes(self, slot: int, fresh_bytes: float) -> float:
         """Return how many bytes the slot would evict for so much new text; 0 or less if none."""
