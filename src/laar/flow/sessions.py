@@ -180,7 +180,7 @@ class Sessions:
         self._unnamed: Latest[str, tuple[float, float]] = Latest(_MAX_TENANTS)
         """By tenant, how many sessions known by their prompts alone ended, and how many went on."""
         self._last: Shared[int, _Unnamed] = Shared(_MAX_EVICTED, lambda _, last: last.tenant)
-        """These sessions, by the last hash of their latest prompt."""
+        """These sessions, by the last hash of their latest prompt; 23 MB at most."""
         self._renamed: Latest[str, tuple[float, float]] = Latest(_MAX_TENANTS)
         """By tenant, how many new names came, and how many with a known context."""
         self._keeping_s: list[float] = []
