@@ -12,7 +12,6 @@ import sys
 import time
 from collections import Counter
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import ClassVar
 
 import orjson
@@ -113,8 +112,7 @@ async def test_its_metrics_are_read(gateway, engines):
         assert table.capacity_tokens[:2].tolist() == [12_800.0, 12_800.0]
         assert 0.0 <= table.kv_usage[:2].min() <= table.kv_usage[:2].max() <= 1.0
         assert table.waiting[:2].tolist() == [0.0, 0.0]
-        windows = partial(table.windows, table.active, "tiny")
-        await eventually(lambda: windows().tolist() == [8192.0, 8192.0])
+        await eventually(lambda: table.windows(table.active, "tiny").tolist() == [8192.0, 8192.0])
 
 
 SCHEMA = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"]}
