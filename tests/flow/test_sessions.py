@@ -137,6 +137,15 @@ def test_a_user_who_interrupts_a_turn_before_its_answer_keeps_the_session_s_plac
     assert isinstance(again, Decision) is answered
 
 
+@pytest.mark.parametrize("by_load", [True, False])
+def test_requests_outside_sessions_neither_wait_for_sessions_nor_delay_them(by_load):
+    picker = Picker(by_load=by_load)
+    picker.end(picker.ask(0.0, session="one"), 1.0)
+    for text in ("a document ", "another one "):  # the cache has no room for it
+        assert isinstance(picker.ask(1.0, text=text * 5_000), Decision)
+    assert isinstance(picker.ask(1.1, session="two"), Decision)
+
+
 def test_no_session_waits_while_all_contexts_fit():
     picker = Picker("a", "b")
     for turn in range(3):
@@ -304,6 +313,26 @@ def test_a_session_that_has_returned_once_is_not_certain_to_return():
         ended_at = returning(picker, "agent", 0.0, turns)
         prices.append(price_of_the_place_of_another(picker, 1.0, ended_at))
     assert prices[1] > 3.0 * prices[0] > 0.0
+
+
+def test_at_most_five_turns_are_assumed_to_be_delayed_by_a_return():
+    prices = []
+    for prompts in (1, 4, 40):
+        picker = busy(prompts)
+        ended_at = returning(picker, "agent", 0.0)
+        prices.append(price_of_the_place_of_another(picker, 1.0, ended_at))
+    assert prices[0] < prices[1] == pytest.approx(prices[2])
+
+
+def test_a_place_is_worth_half_as_much_if_prefills_run_in_parallel():
+    picker = Picker(by_load=False)
+    turn = picker.ask(0.0, session="one")
+    picker.end(turn, 1.0)
+    in_turn, in_parallel = (price_of_the_place_of_another(picker, w, 2.0) for w in (1.0, 0.0))
+    assert in_turn == pytest.approx(2.0 * in_parallel)
+    refused = Completion(status=429, cause="complete", latency_s=0.1)
+    picker.end(picker.ask(2.0, session="three", tokens=100), 2.0, refused)
+    assert price_of_the_place_of_another(picker, 0.0, 2.0) == pytest.approx(in_turn)
 
 
 @pytest.mark.parametrize("status", [429, 500])

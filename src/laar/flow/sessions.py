@@ -334,12 +334,12 @@ class Sessions:
         if not chain.hashes or _name(key):
             return key
         of, before = self._last.pop(chain.continues, None), chain.continues
+        had = None if of is None else of.went_on
         # At first, to repeat most of a prompt may only be to begin alike.
-        shown = of is None or bool(of.went_on) or before in chain.hashes
-        goes_on = before != 0 and shown
-        if goes_on and not (of is not None and of.went_on):
+        goes_on = before != 0 and (of is None or had is True or before in chain.hashes)
+        if goes_on and not had:
             ended, went_on = self._unnamed.get(tenant, (0.0, 0.0))
-            ended -= of is not None and of.went_on is False  # it had only left its cache
+            ended -= had is False  # it had only left its cache
             self._unnamed[tenant] = max(0.0, ended * _FADED), went_on * _FADED + 1.0
         at = min(chain.own_from if of is None and before else chain.held, len(chain) - 1)
         block = of.block if of is not None and goes_on else chain.hashes[at]
