@@ -3,7 +3,8 @@
 Chats begin on a cold fleet, at most 64 in flight on 4 engines, or at 1.25 times the trace's speed
 on 8. Agents are those of `agents-cliff`, with clients that say they wait for 600 s, as OpenAI's and
 Anthropic's libraries do. `programs` admits sessions as agents' schedulers do: while a session's
-context has room, for as long as it lasts, and without a limit on the wait.
+context has room, for as long as it lasts, and without a limit on the wait. `roomy` is laar on
+engines whose caches hold everything: no router can complete more turns.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ SHOWN = {
 LOADS = (1.1, 1.5, 2.0, 3.0, 4.0)
 """Sessions at once, as multiples of those whose contexts fit."""
 
-WAYS = ("laar", "programs")
+WAYS = ("laar", "programs", "roomy")
 _WEIGHTS: dict[str, CostWeights] = {aim: CostWeights(aim=aim) for aim in AIMS}
 _REQUESTS, _UNTIL_S = 600, 480.0
 _ENGINE = "llama-3-8b-a100"
@@ -138,7 +139,8 @@ class Programs:
 
 def run_agents(data: Path, load: float, way: str, seed: int) -> dict[str, float]:
     """Run agents on four engines in one of the ways."""
-    sites = fleets.of_one(_ENGINE, 4, kv_tokens=KV_TOKENS)
+    kv_tokens = KV_TOKENS * (100 if way == "roomy" else 1)
+    sites = fleets.of_one(_ENGINE, 4, kv_tokens=kv_tokens)
     fleet = VirtualFleet(
         sites,
         FleetSettings(policy="least-loaded" if way == "programs" else "laar"),
