@@ -72,8 +72,7 @@ async def probed(behind, count):
 async def test_two_equal_engines_share_the_work(gateway, engines, at_once, shape, figure):
     async with gateway(shape, of=engines, events=False) as behind:
         rtts_s = await probed(behind, 2)
-        # Of 64 equal choices by chance, one engine gets more than .62 in 6 % of all runs.
-        went = await spread(behind, 160, at_once=at_once)
+        went = await spread(behind, 160, at_once=at_once)  # of 64, 6 % of runs miss by chance
     share = max(went.values()) / sum(went.values())
     sys.stdout.write(f"\n{went}, round trips {rtts_s}\n")
     figure(f"largest share of two equal SGLangs, {at_once} at once", share, ".6")

@@ -26,9 +26,7 @@ pytestmark = pytest.mark.envoy
 
 CLIENTS = 8
 BODY = orjson.dumps({"messages": [{"role": "user", "content": "hello"}], "model": "m"})
-LONGEST_WAIT_S = 2.0
 PING_S = 12.0
-MARGIN_S = 1.5
 
 
 class Ended(NamedTuple):

@@ -29,7 +29,7 @@ from laar.fleet.membership import (
     Served,
 )
 from laar.fleet.names import Names
-from laar.fleet.roundtrip import STALE_AFTER_S, WINDOW, least_of
+from laar.fleet.roundtrip import STALE_AFTER_S, WINDOW, distance_of
 from laar.fleet.witness import Page
 from laar.health.lateness import Lateness
 from laar.prefix.match import Grid
@@ -436,7 +436,7 @@ class EndpointTable(Names):
                 samples_s = self._samples_s[slot] = deque(maxlen=WINDOW)
             if 0.0 < rtt_s < math.inf:
                 samples_s.append(rtt_s)
-            self.rtt_s[slot], self.rtt_jitter_s[slot] = least_of(samples_s)
+            self.rtt_s[slot], self.rtt_jitter_s[slot] = distance_of(samples_s)
             self.rtt_at[slot] = now
 
     # -- counting ------------------------------------------------------------------------------

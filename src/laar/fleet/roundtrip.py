@@ -1,10 +1,11 @@
-"""The round trip to an endpoint: the least of a window of samples, and what is a tie.
+"""The round trip to an endpoint, from a window of samples, and what is a tie.
 
-Nothing answers faster than the wire, and what makes an answer late is mostly not the wire: an
-engine's event loop, the picker's own, a spike on the way. So the distance is the least of the last
-samples. A nearer route is believed at once, a longer one after a window of samples. The median's
-distance from the least is the jitter. An endpoint that is farther than another by less than that is
-considered as near: a difference on which samples don't agree must not outweigh requests.
+Nothing answers faster than the wire, and within a region what makes an answer late is not the wire
+but an engine's event loop, or the picker's own. The median of the last samples less the least is
+the jitter. If that exceeds the least, the least is the distance. Otherwise it is the wire that
+varies, by a share of its length, as between regions, and requests take what it takes now: the
+distance is GORGO's smoothed mean. An endpoint that is farther than another by less than its jitter
+is considered as near: a difference on which samples don't agree must not outweigh requests.
 
 A prompt of 80 KB takes more than one round trip, and a new connection begins with another, or two
 with TLS (`laar.core.views`, `laar.core.candidates`). Unknown is NaN, never 0, and old values become
@@ -27,6 +28,10 @@ WINDOW = 12
 """Samples: a minute of probes, which an event loop that is busy nine tenths of the time seldom
 fills with late answers."""
 
+_NEW = 0.3  # weight of a new sample in the mean, as in GORGO
+_MOST = 3.0  # times the mean so far that a spike counts at most
+_VARIES = 0.5  # share of a wire's jitter by which two means over equal distances differ
+
 TIE_S = 0.005
 """Smaller differences are no distance: within a region, the machines cause them, not the wire."""
 
@@ -41,12 +46,16 @@ STALE_AFTER_S = 300.0
 """Ten missed probes at GORGO's interval of 30 s; readiness checks have reacted too by then."""
 
 
-def least_of(samples_s: deque[float]) -> tuple[float, float]:
-    """Return the least of a window and its jitter: the median, less the least; NaN if empty."""
-    if not samples_s:
-        return math.nan, math.nan
-    ordered = sorted(samples_s)
-    return ordered[0], ordered[len(ordered) // 2] - ordered[0]
+def distance_of(samples_s: deque[float]) -> tuple[float, float]:
+    """Return the distance by a window of samples, and what may be no distance; NaN if empty."""
+    ordered = sorted(samples_s) or [math.nan]
+    least_s, jitter_s = ordered[0], ordered[len(ordered) // 2] - ordered[0]
+    if jitter_s > least_s:
+        return least_s, jitter_s
+    mean_s = least_s + jitter_s
+    for sample_s in samples_s:
+        mean_s += _NEW * (min(sample_s, _MOST * mean_s) - mean_s)
+    return mean_s, _VARIES * jitter_s
 
 
 def distances(rtt_s: Floats, jitter_s: Floats, measured_s: Floats, now: float) -> Floats:

@@ -3,8 +3,7 @@
 Chats begin on a cold fleet, at most 64 in flight on 4 engines, or at 1.25 times the trace's speed
 on 8. Agents are those of `agents-cliff`, with clients that say they wait for 600 s, as OpenAI's and
 Anthropic's libraries do. `programs` admits sessions as agents' schedulers do: while a session's
-context has room, for as long as it lasts, and without a limit on the wait. `roomy` is laar on
-engines whose caches hold everything: no router can complete more turns.
+context has room, for as long as it lasts, without a limit. `roomy` has caches for everything.
 """
 
 from __future__ import annotations
@@ -139,8 +138,7 @@ class Programs:
 
 def run_agents(data: Path, load: float, way: str, seed: int) -> dict[str, float]:
     """Run agents on four engines in one of the ways."""
-    kv_tokens = KV_TOKENS * (100 if way == "roomy" else 1)
-    sites = fleets.of_one(_ENGINE, 4, kv_tokens=kv_tokens)
+    sites = fleets.of_one(_ENGINE, 4, kv_tokens=KV_TOKENS * (100 if way == "roomy" else 1))
     fleet = VirtualFleet(
         sites,
         FleetSettings(policy="least-loaded" if way == "programs" else "laar"),
