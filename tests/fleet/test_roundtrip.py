@@ -85,7 +85,6 @@ def test_the_distance_between_regions_is_what_requests_take(rtt_s, jitter, seed)
 def test_a_nearer_route_is_believed_soon_and_a_farther_one_after_a_window():
     assert distance_of([0.456] * (WINDOW - 7) + [0.037] * 7)[0] < 0.06
     assert distance_of([0.037] + [0.456] * (WINDOW - 1))[0] == 0.037
-    assert distance_of([0.456] * WINDOW)[0] == pytest.approx(0.456)
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True)))

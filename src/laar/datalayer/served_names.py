@@ -1,7 +1,7 @@
 """Poll the model names that endpoints list at ``GET /v1/models``.
 
-LoRA adapters come and go while an engine runs; each is listed with its base model as ``parent``.
-Models with the same ``root`` are one model under several names.
+LoRA adapters come and go while an engine runs; each is listed with its base model as ``parent``. In
+SGLang, that answers for the name alone. Models of the same ``root`` are one under several names.
 
 A window is that of its own name: other models in the list may have others. Where the list states
 none, or only what a model could have, the engine's other pages are read (`laar.datalayer.windows`).
@@ -192,9 +192,9 @@ def read_list(body: bytes, most: int | None = None) -> list[Listed]:
         except ValueError:
             continue
         parent, root, window = entry.get("parent"), entry.get("root"), stated(entry)
-        root = root if isinstance(root, str) else ""
         if not parent or isinstance(parent, str):
-            listed.append(Listed(name, root, parent or "", window and window[1]))
+            base = f"{parent}:" * (bool(parent) and entry.get("owned_by") == "sglang")
+            listed.append(Listed(base + name, str(root or ""), parent or "", window and window[1]))
     return listed
 
 

@@ -1,11 +1,11 @@
 """The round trip to an endpoint, from a window of samples, and what is a tie.
 
-Nothing answers faster than the wire, and within a region what makes an answer late is not the wire
-but an engine's event loop, or the picker's own. The median of the last samples less the least is
-the jitter. If that exceeds the least, the least is the distance. Otherwise it is the wire that
-varies, by a share of its length, as between regions, and requests take what it takes now: the
-distance is GORGO's smoothed mean. An endpoint that is farther than another by less than its jitter
-is considered as near: a difference on which samples don't agree must not outweigh requests.
+Nothing answers faster than the wire, and within a region what makes an answer late is an engine's
+event loop, or the picker's own. The median of the last samples less the least is the jitter. If
+that exceeds the least, the least is the distance. Otherwise it is the wire that varies, by a share
+of its length, and requests take what it takes now: the distance is GORGO's smoothed mean. An
+endpoint that is farther than another by less than its jitter is considered as near: a difference on
+which samples don't agree must not outweigh requests.
 
 A prompt of 80 KB takes more than one round trip, and a new connection begins with another, or two
 with TLS (`laar.core.views`, `laar.core.candidates`). Unknown is NaN, never 0, and old values become
