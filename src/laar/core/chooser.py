@@ -69,6 +69,7 @@ class Chooser:
         health: Health | None = None,
         on_fault: Callable[[PartFailure], None] = lambda _fault: None,
     ) -> None:
+        self.ignored_tried = 0
         self.table = table
         self.rng = rng
         self.assessor = assessor or PlainAssessor()
@@ -252,7 +253,10 @@ class Chooser:
             return group, ()
         if "variants" in group.parts.points and policy.knows_retries:
             group = self.plugins.variants(request, group)
-        earlier = parse_tried(request.tried, self.table.judged)[0] if request.tried else ()
+        earlier: Sequence[str] = ()
+        if request.tried:
+            earlier, ignored = parse_tried(request.tried, self.table.judged)
+            self.ignored_tried += ignored
         for known in admitted:
             if known.tried:
                 earlier = (*earlier, *known.tried)

@@ -3,15 +3,14 @@
 Nothing answers faster than the wire, and within a region what makes an answer late is an engine's
 event loop, or the picker's own. The median of the last samples less the least is the jitter. If
 that exceeds the least, the least is the distance. Otherwise it is the wire that varies, by a share
-of its length, and requests take what it takes now: the distance is GORGO's smoothed mean. An
-endpoint that is farther than another by less than its jitter is considered as near: a difference on
-which samples don't agree must not outweigh requests.
+of its length, and requests take what it takes now: the distance is GORGO's smoothed mean, and such
+means differ by half the jitter. An endpoint that is farther than another by less than that is
+considered as near: a difference on which samples don't agree must not outweigh requests.
 
 A prompt of 80 KB takes more than one round trip, and a new connection begins with another, or two
 with TLS (`laar.core.views`, `laar.core.candidates`). Unknown is NaN, never 0, and old values become
-unknown. GORGO starts at 0, so a replica that never answered a probe looks like the nearest one.
-
-A failed probe is not a sample. `laar.core.candidates` decides how to treat an unknown round trip.
+unknown: `laar.core.candidates` decides how to treat it. GORGO starts at 0, so a replica that never
+answered a probe looks like the nearest one. A failed probe is not a sample.
 """
 
 from __future__ import annotations
@@ -25,12 +24,9 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 WINDOW = 12
-"""Samples: a minute of probes, which an event loop that is busy nine tenths of the time seldom
-fills with late answers."""
+"""Samples: a minute of probes; a loop busy nine tenths of the time seldom makes all late."""
 
-_NEW = 0.3  # weight of a new sample in the mean, as in GORGO
-_MOST = 3.0  # times the mean so far that a spike counts at most
-_VARIES = 0.5  # share of a wire's jitter by which two means over equal distances differ
+_NEW, _MOST = 0.3, 3.0  # a sample's weight, as in GORGO, and how many means it counts at most
 
 TIE_S = 0.005
 """Smaller differences are no distance: within a region, the machines cause them, not the wire."""
@@ -50,12 +46,10 @@ def distance_of(samples_s: deque[float]) -> tuple[float, float]:
     """Return the distance by a window of samples, and what may be no distance; NaN if empty."""
     ordered = sorted(samples_s) or [math.nan]
     least_s, jitter_s = ordered[0], ordered[len(ordered) // 2] - ordered[0]
-    if jitter_s > least_s:
-        return least_s, jitter_s
     mean_s = least_s + jitter_s
     for sample_s in samples_s:
         mean_s += _NEW * (min(sample_s, _MOST * mean_s) - mean_s)
-    return mean_s, _VARIES * jitter_s
+    return (least_s, jitter_s) if jitter_s > least_s else (mean_s, 0.5 * jitter_s)
 
 
 def distances(rtt_s: Floats, jitter_s: Floats, measured_s: Floats, now: float) -> Floats:
@@ -66,8 +60,7 @@ def distances(rtt_s: Floats, jitter_s: Floats, measured_s: Floats, now: float) -
     Args:
         rtt_s: round trips to siblings; NaN if unknown, and so in the result.
         jitter_s: jitter of each.
-        measured_s: when each was last measured, on the clock of `now`. If that is too long ago, or
-            NaN, it is unknown.
+        measured_s: when each was measured, on the clock of `now`; NaN or long ago is unknown.
         now: seconds, monotonic.
     """
     rtt_s = np.where(now - measured_s < STALE_AFTER_S, rtt_s, math.nan)

@@ -348,6 +348,12 @@ class Admission:
             "enough": self.bearing.enough_s(now),
         }
 
+    def missing_endpoints(self) -> float:
+        """Return how many endpoints would hold the waiting contexts; 0 if sizes are unknown."""
+        table, tokens = self._director.table, sum(item.tokens for item in self.waiting_contexts())
+        each_tokens = table.cache_tokens() / max(1, len(table))
+        return tokens / each_tokens if each_tokens > 0.0 else 0.0
+
     def explained(self, decision: Decision, now: float) -> dict[str, object]:
         """Return a previewed request's place and its price, and the sessions with a place.
 

@@ -63,19 +63,17 @@ def headers_of_answer(
         headers.append((names.IGNORED, ignored))
     if answers is _IDS:
         return headers
-    headers.append((names.ENDPOINT, flight.address))
-    headers.append((names.OVERHEAD_US, str(overhead_us)))
+    headers += [(names.ENDPOINT, flight.address), (names.OVERHEAD_US, str(overhead_us))]
     if held_s:
         headers.append((names.HELD_MS, f"{held_s * 1000.0:.0f}"))
     if decision.view is not None and (terms := decision.view.terms) is not None:
         at = decision.position
         latency_s = terms.latency_s.item(at)
         sure = terms.probability.item(at) if decision.view.knows_outcomes else 1.0
-        if terms.answers is not None:
-            sure *= terms.answers.item(at)
-        ttft_s = latency_s - terms.base_s.item(at)  # if the policy does not estimate it
-        if terms.ttft_s is not None:
-            ttft_s = terms.ttft_s.item(at)
+        sure *= 1.0 if terms.answers is None else terms.answers.item(at)
+        ttft_s = (
+            latency_s - terms.base_s.item(at) if (own := terms.ttft_s) is None else own.item(at)
+        )
         expected_s = latency_s / max(sure, MIN_PROBABILITY)  # with retries on this model alone
         headers.append((names.COST_MS, f"{expected_s * 1000.0:.1f}"))
         headers.append((names.TTFT_MS, f"{ttft_s * 1000.0:.1f}"))
