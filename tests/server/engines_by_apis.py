@@ -265,8 +265,8 @@ What is not read is guessed: caches have room, and hold what laar sent as far as
 answers confirms it; refused connections are restarts, a 429 is a full queue, adapters are loaded
 where they were used lately. Ranks, KV events and sleep are then not used. Which models an engine
 holds, and what loading another takes, is learned from first tokens. Context windows are read in
-each engine's own words, LM Studio's too. `transformers serve` and a real SGLang's adapters were not
-tried.
+each engine's own words, LM Studio's too. SGLang's adapters are `BASE:NAME`: for the name alone its
+base model answers. `transformers serve` was not tried.
 
 | engine | read besides | guessed | run by the tests as |
 | --- | --- | --- | --- |
