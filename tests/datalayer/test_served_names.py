@@ -193,7 +193,8 @@ async def test_a_pod_without_a_known_model_is_polled_every_second(
 
 def test_invalid_entries_are_skipped_and_long_lists_truncated() -> None:
     entries = [7, {}, {"id": 1}, {"id": "a,b"}, {"id": "x", "parent": 3}, BASE, LORA]
-    entries.append({"id": "two", "owned_by": "sglang", "root": "/loras/two", "parent": "m"})
+    two = LORA | {"id": "two", "owned_by": "sglang"}
+    entries += [two, two | {"parent": "a,b"}, two | {"parent": "m" * 10_000}]
     served = read_served(orjson.dumps({"data": entries}))
     assert served == Served(weights={"m": "org/m"}, adapters={"lora": "m", "m:two": "m"})
     many = [{"id": f"m{i}", "root": "r"} for i in range(MAX_NAMES + 9)]

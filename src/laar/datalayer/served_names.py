@@ -187,14 +187,13 @@ def read_list(body: bytes, most: int | None = None) -> list[Listed]:
     for entry in entries[:most]:
         if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
             continue
-        try:
-            name = check_model_name(entry["id"])
-        except ValueError:
-            continue
-        parent, root, window = entry.get("parent"), entry.get("root"), stated(entry)
-        if not parent or isinstance(parent, str):
-            base = f"{parent}:" * (bool(parent) and entry.get("owned_by") == "sglang")
-            listed.append(Listed(base + name, str(root or ""), parent or "", window and window[1]))
+        name, parent, root = entry["id"], entry.get("parent") or "", entry.get("root")
+        if parent and entry.get("owned_by") == "sglang":
+            name = f"{parent}:{name}"
+        window, root = stated(entry), root if isinstance(root, str) else ""
+        with contextlib.suppress(ValueError):
+            if isinstance(parent, str):
+                listed.append(Listed(check_model_name(name), root, parent, window and window[1]))
     return listed
 
 

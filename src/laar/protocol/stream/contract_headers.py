@@ -71,9 +71,8 @@ def headers_of_answer(
         latency_s = terms.latency_s.item(at)
         sure = terms.probability.item(at) if decision.view.knows_outcomes else 1.0
         sure *= 1.0 if terms.answers is None else terms.answers.item(at)
-        ttft_s = (
-            latency_s - terms.base_s.item(at) if (own := terms.ttft_s) is None else own.item(at)
-        )
+        own_s = terms.ttft_s  # None if the policy does not estimate it
+        ttft_s = latency_s - terms.base_s.item(at) if own_s is None else own_s.item(at)
         expected_s = latency_s / max(sure, MIN_PROBABILITY)  # with retries on this model alone
         headers.append((names.COST_MS, f"{expected_s * 1000.0:.1f}"))
         headers.append((names.TTFT_MS, f"{ttft_s * 1000.0:.1f}"))
