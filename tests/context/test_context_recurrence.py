@@ -15,6 +15,7 @@ from laar.context.sequences import Sequences
 from support.speed import times_as_long
 
 SCOPE = 7
+HEAD = "Source: The handbook of the museum, part {} of 4.pdf"
 WORDS = tuple(f"{a}{b}" for a in ("gran", "tal", "mor", "sil", "ver") for b in ("ite", "on", "eth"))
 
 
@@ -75,10 +76,9 @@ def test_a_new_document_among_known_ones_is_learned():
         rng.shuffle(ids)
         docs = [form.format(i=i, t=prose(i)) for i in ids]
         text = f"Answer from what was found.\n\n{gap.join(docs)}\n\nQuestion: {n} and more?"
-        found = items(known, text)
-        _, seen = known.find(SCOPE, text)
+        block, seen = known.find(SCOPE, text)
         known.learn(seen)
-    assert found == docs
+    assert [text[item.start : item.end] for item in block.items] == docs
 
 
 @pytest.mark.parametrize("make", [prose, fenced, headed])
@@ -101,15 +101,15 @@ def test_documents_stay_whole_if_all_are_moved(make, frame):
     assert found > 3 * len(texts)
 
 
-def titled(i):
+def titled(i, files=4):
     """Return a chunk of one of four files, under its name; every tenth of forty is the same."""
     text = prose(i, lines=2) if i % 10 else prose(1_000, lines=2)
-    return f"Source: The handbook of the museum, part {i % 4} of 4.pdf\n\n{text}"
+    return f"{HEAD.format(i % files)}\n\n{text}"
 
 
-def addressed(i):
-    """Return a chunk of one of four files, under its name and address."""
-    return f"{titled(i).partition('.pdf')[0]}.pdf\nhttps://example.org/handbook/{i % 4}\n{prose(i)}"
+def addressed(i, files=4):
+    """Return a chunk of one of some files, under its name and address."""
+    return f"{HEAD.format(i % files)}\nhttps://example.org/handbook/{i % files}\n{prose(i)}"
 
 
 def of_one_file(i):
@@ -122,29 +122,39 @@ def differing_in_the_end(i):
     return f"{prose(i // 2)}\n\n### Part {chr(65 + i)}" if i < 4 else prose(i)
 
 
+def watched(make, count, number, scope=SCOPE, size=6):
+    """Yield a text, its documents and what is found, and learn from it; later half only."""
+    rng, known = random.Random(2), Recurrences()
+    docs = [make(i) for i in range(count)]
+    for n in range(number):
+        drawn = rng.sample(docs, size)
+        text = "\n\n".join(["Answer from what was found here.", *drawn, f"Question {n} and more?"])
+        block, seen = known.find(scope, text)
+        if block is not None and 2 * n >= number:
+            yield text, drawn, block
+        known.learn(seen)
+
+
 @pytest.mark.parametrize(
     ("make", "count", "least"),
-    [
-        (titled, 40, 3),
-        (addressed, 40, 4),
-        (of_one_file, 12, 3),
-        (differing_in_the_end, 12, 2),
-    ],
+    [(titled, 40, 3), (addressed, 40, 4), (of_one_file, 12, 3), (differing_in_the_end, 12, 2)],
 )
 def test_documents_keep_the_lines_that_belong_to_them(make, count, least):
-    rng, known, found, number = random.Random(2), Recurrences(), 0, 400
-    for n in range(number):
-        docs = [make(i) for i in rng.sample(range(count), 6)]
-        text = "\n\n".join(["Answer from what was found here.", *docs, f"Question {n} and more?"])
-        block, seen = known.find(SCOPE, text)
-        if block is not None and n > number // 2:
-            found += len(block.items)
-            back = BlockChange(block, tuple(reversed(range(len(block.items)))))
-            moved, _ = rewrite(text, [back])
-            assert [doc for doc in docs if doc not in moved] == []
-            assert not block.labels_stay
-        known.learn(seen)
-    assert found > least * number // 2
+    found = 0
+    for text, docs, block in watched(make, count, 400):
+        found += len(block.items)
+        moved, _ = rewrite(text, [BlockChange(block, tuple(reversed(range(len(block.items)))))])
+        assert [doc for doc in docs if doc not in moved] == []
+        assert not block.labels_stay
+    assert found > least * 200
+
+
+def test_what_is_found_depends_on_no_hash():
+    """The salt of a process decides nothing, not even by the sign of keys; one in 70 collides."""
+    make = partial(addressed, files=3)
+    runs = [watched(make, 20, 160, scope) for scope in range(20)]
+    found = sorted(sum(len(block.items) for *_, block in run) for run in runs)
+    assert found[4] > 0.9 * found[-1]
 
 
 def test_no_text_is_kept():
@@ -154,12 +164,10 @@ def test_no_text_is_kept():
 
 
 def test_position_numbers_are_recognized():
-    gap = "\n\n"
-    rng = random.Random(4)
-    texts = []
+    rng, texts = random.Random(4), []
     for n in range(90):
         drawn = rng.sample(range(12), 5)
-        listed = gap.join(f"Source {k}:\n{prose(i)}" for k, i in enumerate(drawn, 1))
+        listed = "\n\n".join(f"Source {k}:\n{prose(i)}" for k, i in enumerate(drawn, 1))
         texts.append((f"Found:\n\n{listed}\n\nWhy is it so, asks {n}?", drawn))
     known = taught(texts[:-1])
     block, _ = known.find(SCOPE, texts[-1][0])
@@ -294,13 +302,5 @@ def test_a_document_that_contains_two_others_is_not_split():
 
 
 def test_documents_in_hundreds_of_texts_are_still_separate():
-    known, rng = Recurrences(), random.Random(5)
-    docs = [prose(i, lines=1) for i in range(6)]
-    whole = 0
-    for n in range(600):
-        text = "\n\n".join(["Answer from this.", *rng.sample(docs, 5), f"Question {n}?"])
-        block, seen = known.find(SCOPE, text)
-        if seen is not None:
-            known.learn(seen)
-        whole += n >= 500 and block is not None and len(block.items) == 5
-    assert whole > 60
+    found = watched(lambda i: prose(i, lines=1), 6, 600, size=5)
+    assert sum(len(block.items) == 5 for *_, block in found) > 180

@@ -291,7 +291,7 @@ class Recurrences:
         line = self._lines[key] = self._lines.get(key) or LongLine()
         line.times += 1
         if line.before != before:
-            line.before = before if line.before < 0 else 0
+            line.before = before if line.before == -1 else 0
         return line
 
     def _learn_end(self, key: int, after: int) -> LongLine:
@@ -299,7 +299,7 @@ class Recurrences:
         line = self._lines[key] = self._lines.get(key) or LongLine()
         line.times += 1
         if line.after != after:
-            line.after = after if line.after < 0 else 0
+            line.after = after if line.after == -1 else 0
         return line
 
     def _renew(self, seen: SeenText, line: LongLine, gap: range) -> None:
