@@ -129,7 +129,7 @@ async def test_the_time_of_a_health_page_is_no_distance(
 
         address = await serve(page)
         start(prober(recorder, address, clock).run())
-        await until(lambda: "/health" in asked and "/ping" in asked)  # noqa: B023
+        await until(lambda: {"/health", "/ping"} <= {*asked[:-1]})  # noqa: B023
         took = [rtt_s for got, rtt_s, _ in recorder.round_trips if got == address]
         assert max(took) < 100.0
 

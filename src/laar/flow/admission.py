@@ -247,12 +247,12 @@ class Admission:
 
     def _begins(self, item: Item, view: View, now: float) -> float:
         """Return how long a turn is held for room: briefly if all contexts worth it have some."""
-        slots, settings = view.slots, self.queue.settings
+        slots, hold_s = view.slots, self.bearing.begins(self._hold_of(item))
         wanted = self.sessions.wanted_tokens(slots.tolist(), now) + item.tokens
         wanted += sum(each.tokens for each in self.waiting_contexts() if each.reach & item.reach)
-        hold_s = self.bearing.begins(self._hold_of(item))
-        room = float(self._director.table.capacity_tokens[slots].sum())
-        return min(hold_s, settings.min_hold_s) if wanted <= room else hold_s
+        # On average half of a context is left over at each endpoint.
+        room = float((self._director.table.capacity_tokens[slots] - 0.5 * item.tokens).sum())
+        return min(hold_s, self.queue.settings.min_hold_s) if wanted <= room else hold_s
 
     def _waited_s(self, session: str, now: float, hold_s: float) -> float:
         """Return how long a session has waited for room, over all attempts of its client."""
