@@ -19,7 +19,6 @@ from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.report import Report
 from laar_lab.statistics import log_ratios
-from laar_lab.suite.case import Case, Numbers
 from laar_lab.suite.runs import BASELINES, OURS, Results, chosen, run_all, run_screened, table_of
 from laar_lab.suite.table import cases
 from laar_lab.suite.verdict import MARGINS, compare, geometric
@@ -73,7 +72,7 @@ def run_no_regret(scope: Scope) -> Report:
         return Report(tables=[table_of(results, _BY_WORKLOAD)])
     results = run_screened(picked, policies, scope.seeds, label)
     compared = compare(results, ours, baselines)
-    roles = _roles(known)
+    roles = {case.name: case.role for case in known}
     evidence: dict[str, dict[str, Seen]] = {}
     for each in compared:
         runs = results[each.case]
@@ -98,20 +97,13 @@ def run_no_regret(scope: Scope) -> Report:
     )
 
 
-def _roles(known: Sequence[Case]) -> dict[str, str]:
-    return {case.name: case.role for case in known}
-
-
-def _slug(metric: str) -> str:
-    return _CALLED[metric].replace(" ", "-").lower()
-
-
 def _leads(results: Results, ours: str, baselines: Sequence[str]) -> dict[str, dict[str, Seen]]:
     """Return the evidence on laar beside the best single baseline, by claim."""
     found = {}
     for metric in _LEADS:
         best, _ = geometric(results, ours, baselines, metric)
-        found[f"lead-{_slug(metric)}"] = {best: _by_seed(results, ours, best, metric)}
+        name = _CALLED[metric].replace(" ", "-").lower()
+        found[f"lead-{name}"] = {best: _by_seed(results, ours, best, metric)}
     return found
 
 
@@ -124,13 +116,10 @@ def _by_seed(results: Results, ours: str, best: str, metric: str) -> Seen:
     logs = []
     for runs in results.values():
         theirs = runs[best]
-        ratios = log_ratios(*(_of(each[: len(theirs)], metric) for each in (runs[ours], theirs)))
+        pair = [[run[metric] for run in each[: len(theirs)]] for each in (runs[ours], theirs)]
+        ratios = log_ratios(*pair)
         logs.append([*ratios, *[float(np.mean(ratios))] * (seeds - len(ratios))])
     return Seen([float(ratio) for ratio in np.exp(np.mean(logs, axis=0))], [1.0] * seeds)
-
-
-def _of(runs: Sequence[Numbers], metric: str) -> list[float]:
-    return [run[metric] for run in runs]
 
 
 EXPERIMENTS = declared(__name__, {"suite": run_suite, "no-regret": run_no_regret})

@@ -3,11 +3,13 @@
 Chats begin on a cold fleet, at most 64 in flight on 4 engines, or at 1.25 times the trace's speed
 on 8. Agents are those of `agents-cliff`, with clients that say they wait for 600 s, as OpenAI's and
 Anthropic's libraries do. `programs` admits sessions as agents' schedulers do: while a session's
-context has room, for as long as it lasts, without a limit. `roomy` has caches for everything.
+context has room, for as long as it lasts, without a limit. `untold` is not told when sessions end,
+but releases those that pause while others wait. `roomy` has caches for everything.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice, product
@@ -33,6 +35,7 @@ from laar_lab.sim.fleet import (
     hold_sessions,
     replay_open,
 )
+from laar_lab.statistics import mean
 from laar_lab.suite import fleets
 from laar_lab.suite.real import agents, chats
 from laar_lab.sweep import grid
@@ -59,7 +62,8 @@ SHOWN = {
 LOADS = (1.1, 1.5, 2.0, 3.0, 4.0)
 """Sessions at once, as multiples of those whose contexts fit."""
 
-WAYS = ("laar", "programs", "roomy")
+WAYS = ("laar", "programs", "untold", "roomy")
+_LEASE_S = 30.0  # the best of 10, 20, 30 and 60
 _WEIGHTS: dict[str, CostWeights] = {aim: CostWeights(aim=aim) for aim in AIMS}
 _REQUESTS, _UNTIL_S = 600, 480.0
 _ENGINE = "llama-3-8b-a100"
@@ -87,11 +91,13 @@ def run_chats(data: Path, row: str, policy: str, seed: int) -> dict[str, float]:
 class Programs:
     """Admits sessions while their contexts have room, each at one endpoint for as long as it lasts.
 
-    A session whose context outgrows its endpoint's room is paused after its turn.
+    A session whose context outgrows its endpoint's room is paused after its turn, and with a lease
+    one that has sent nothing for so long.
     """
 
-    def __init__(self, fleet: VirtualFleet, names: Iterable[str]) -> None:
+    def __init__(self, fleet: VirtualFleet, names: Iterable[str], lease_s: float) -> None:
         self._fleet, self._room = fleet, dict.fromkeys(names, float(KV_TOKENS))
+        self._lease_s, self._until_s = lease_s, dict[str, float]()
         self._placed: dict[str, tuple[str, float]] = {}
         self._waiting: list[tuple[Request, Arrival, Ended]] = []
 
@@ -118,19 +124,27 @@ class Programs:
             address, had = self._placed.get(name, (max(self._room, key=self._room.__getitem__), 0))
             if had or self._room[address] >= min(tokens, KV_TOKENS):
                 self._waiting.remove(turn)
+                self._until_s.pop(name, None)
                 self._room[address] -= tokens - had
                 self._placed[name] = address, tokens
                 self._go(address, *turn)
+        ended = [name for name, at in self._until_s.items() if at <= self._fleet.clock.now]
+        if self._waiting and ended:
+            self._release(ended[0])
 
     def _go(self, address: str, request: Request, arrival: Arrival, ended: Ended) -> None:
         def over(exchange: Exchange) -> None:
             ended(exchange)
             if self._room[address] < 0.0:
                 self._release(arrival.session)
+            else:
+                until_s = self._until_s[arrival.session] = self._fleet.clock.now + self._lease_s
+                self._fleet.clock.later(until_s, self._admit)
 
         self._fleet.send(replace(request, subset=frozenset({address})), arrival.prompt, over)
 
     def _release(self, name: str) -> None:
+        self._until_s.pop(name, None)
         if (placed := self._placed.pop(name, None)) is not None:
             self._room[placed[0]] += placed[1]
             self._admit()
@@ -138,10 +152,11 @@ class Programs:
 
 def run_agents(data: Path, load: float, way: str, seed: int) -> dict[str, float]:
     """Run agents on four engines in one of the ways."""
+    is_laar = way in ("laar", "roomy")
     sites = fleets.of_one(_ENGINE, 4, kv_tokens=KV_TOKENS * (100 if way == "roomy" else 1))
     fleet = VirtualFleet(
         sites,
-        FleetSettings(policy="least-loaded" if way == "programs" else "laar"),
+        FleetSettings(policy="laar" if is_laar else "least-loaded"),
         seed=seed,
         assessor=fleets.nothing([]),
         flow=FlowSettings() if way == "laar" else None,
@@ -149,7 +164,8 @@ def run_agents(data: Path, load: float, way: str, seed: int) -> dict[str, float]
     )
     turns, held = Turns(_UNTIL_S, 0.2 * _UNTIL_S), [0.0]
     sessions, plain = agents(data)(generator(seed, "cliff")), asking_again(fleet, lambda: None)
-    programs = Programs(fleet, [site.name for site in sites])
+    lease_s = _LEASE_S if way == "untold" else math.inf
+    programs = Programs(fleet, [site.name for site in sites], lease_s)
 
     def send(request: Request, arrival: Arrival, ended: Ended) -> None:
         plain(replace(request, longest_hold_s=_ENVOYS_S, patience_s=_SAID_S), arrival, ended)
@@ -165,7 +181,7 @@ def run_agents(data: Path, load: float, way: str, seed: int) -> dict[str, float]
         at_once=round(load * 4 * KV_TOKENS / SESSION_TOKENS),
         ramp_s=60.0,
         until_s=_UNTIL_S,
-        send=programs.send if way == "programs" else send,
+        send=send if is_laar else programs.send,
     )
     return {**turns.numbers(), "held_s": max(held)}
 
@@ -178,14 +194,14 @@ def run(scope: Scope) -> Report:
     loads = LOADS[::3] if scope.quick else LOADS
     gated = {key: (scope.data, *key) for key in product(loads, WAYS)}
     turns = grid(run_agents, gated, scope.seeds, label="overload, agents")
-    best = {(row, name): _mean(_best(seen, row, name), name) for row, name in product(ROWS, SHOWN)}
+    best = {key: mean(_best(seen, *key), key[1]).mean for key in product(ROWS, SHOWN)}
     chats_rows: list[tuple[Value, ...]] = [
-        (row, of, *(_mean(seen[row, of], name) / best[row, name] for name in SHOWN))
+        (row, of, *(mean(seen[row, of], name).mean / best[row, name] for name in SHOWN))
         for row, of in product(ROWS, policies)
     ]
     shown = ("turns_per_s", "ttft_p95_s", "held_s")
     agents_rows: list[tuple[Value, ...]] = [
-        (load, way, *(_mean(turns[load, way], name) for name in shown))
+        (load, way, *(mean(turns[load, way], name) for name in shown))
         for load, way in product(loads, WAYS)
     ]
     title = "chats, relative to the best of the rules for each column"
@@ -213,11 +229,7 @@ def run(scope: Scope) -> Report:
 
 def _best(seen: Mapping[tuple[str, str], Runs], row: str, name: str) -> Runs:
     """Return the runs of the rule with the least mean."""
-    return min((seen[row, rule] for rule in RULES), key=lambda runs: _mean(runs, name))
-
-
-def _mean(runs: Runs, name: str) -> float:
-    return sum(run[name] for run in runs) / len(runs)
+    return min((seen[row, rule] for rule in RULES), key=lambda runs: mean(runs, name).mean)
 
 
 EXPERIMENTS = declared(__name__, {"overload": run})

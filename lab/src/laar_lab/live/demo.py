@@ -42,7 +42,7 @@ from laar_lab.live.fleet import running_fleet
 from laar_lab.live.processes import free_ports
 from laar_lab.live.questions import Asked, ask, drawn
 from laar_lab.race.engines import Engines, simulated
-from laar_lab.race.result import Ratio, Turn, ratio, ratios
+from laar_lab.race.result import Ratio, Turn, mean_of, ratio, ratios
 from laar_lab.race.routers import OURS, Router, named
 from laar_lab.race.run import Race, run
 from laar_lab.race.traffic import Traffic, generated
@@ -411,15 +411,11 @@ def _compared(scene: str, turns: Sequence[Turn], metric: str, measure: str) -> L
     return Line(
         scene=scene,
         measure=measure,
-        ours=f"{_mean(turns, OURS, metric):.2f}",
-        theirs=f"{_mean(turns, RIVAL, metric):.2f}",
+        ours=f"{mean_of(turns, OURS, metric):.2f}",
+        theirs=f"{mean_of(turns, RIVAL, metric):.2f}",
         ratio=ratios(turns, OURS, RIVAL)[metric],
         more_is_better=metric == "answers_per_s",
     )
-
-
-def _mean(turns: Sequence[Turn], rule: str, metric: str) -> float:
-    return fmean(turn.numbers[metric] for turn in turns if turn.router == rule)
 
 
 def _answered(turns: Sequence[Turn]) -> Line:

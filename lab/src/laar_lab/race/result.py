@@ -149,7 +149,7 @@ def sentence(turns: Sequence[Turn], ours: str, theirs: str) -> str:
         verdict = ratio.verdict(more_is_better=name in _MORE_IS_BETTER)
         metric = METRICS[name].removesuffix(" s")
         said[verdict].append(f"{metric} {ratio.percent}" if verdict else metric)
-    failed = [_mean(turns, router, "failed_percent") for router in (ours, theirs)]
+    failed = [mean_of(turns, router, "failed_percent") for router in (ours, theirs)]
     return (
         f"{ours}, compared with {theirs}, is better in {', '.join(said['better']) or 'nothing'}; "
         f"worse in {', '.join(said['worse']) or 'nothing'}; no difference is shown in "
@@ -170,7 +170,7 @@ def report(turns: Sequence[Turn], title: str, remarks: Iterable[str]) -> Report:
     repetitions = max(turn.repetition for turn in turns) + 1
     columns = {**METRICS, **COUNTS}
     means: list[tuple[Value, ...]] = [
-        (router, *(_mean(turns, router, name) for name in columns)) for router in routers
+        (router, *(mean_of(turns, router, name) for name in columns)) for router in routers
     ]
     ours, *others = routers
     compared = [(other, *map(str, ratios(turns, ours, other).values())) for other in others]
@@ -191,5 +191,6 @@ def report(turns: Sequence[Turn], title: str, remarks: Iterable[str]) -> Report:
     )
 
 
-def _mean(turns: Sequence[Turn], router: str, name: str) -> float:
+def mean_of(turns: Sequence[Turn], router: str, name: str) -> float:
+    """Return the mean of a number over a router's turns."""
     return fmean(turn.numbers[name] for turn in turns if turn.router == router)
