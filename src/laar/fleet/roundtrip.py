@@ -2,9 +2,9 @@
 
 Nothing answers faster than the wire, and within a region what makes an answer late is an engine's
 event loop, or the picker's own. The median of the last samples less the least is the jitter. If
-that exceeds the least, the least is the distance. Otherwise it is the wire that varies, by a share
-of its length, and requests take what it takes now: the distance is GORGO's smoothed mean, and such
-means differ by half the jitter. An endpoint that is farther than another by less than that is
+that exceeds twice the least, the least is the distance. Otherwise the wire varies, by a share of
+its length or for a while, and requests take what it takes now: the distance is GORGO's smoothed
+mean, and such means differ by half the jitter. An endpoint that is farther than another by less is
 considered as near: a difference on which samples don't agree must not outweigh requests.
 
 A prompt of 80 KB takes more than one round trip, and a new connection begins with another, or two
@@ -49,7 +49,7 @@ def distance_of(samples_s: deque[float]) -> tuple[float, float]:
     mean_s = least_s + jitter_s
     for sample_s in samples_s:
         mean_s += _NEW * (min(sample_s, _MOST * mean_s) - mean_s)
-    return (least_s, jitter_s) if jitter_s > least_s else (mean_s, 0.5 * jitter_s)
+    return (least_s, jitter_s) if jitter_s > 2.0 * least_s else (mean_s, 0.5 * jitter_s)
 
 
 def distances(rtt_s: Floats, jitter_s: Floats, measured_s: Floats, now: float) -> Floats:
