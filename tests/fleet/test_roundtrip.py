@@ -84,7 +84,7 @@ def test_regions_are_as_far_as_requests_take(rtt_s, jitter, seed):
     assert distance_of(rtt_s * draws[0, 0] ** 0.75 + spike_s)[0] < 2.0 * rtt_s  # jitter up to .15
     spell = rtt_s * draws[0, 0] ** 0.5 * np.where(np.arange(WINDOW) < seed % WINDOW, 1.9, 1.0)
     for samples_s in (spell, spell[::-1]):
-        assert distance_of(samples_s)[0] > 0.8 * np.sort(samples_s)[:6].mean()
+        assert distance_of(samples_s)[0] > 0.8 * np.sort(samples_s)[:6].mean() - 0.02
 
 
 def test_a_nearer_route_is_believed_soon_and_a_farther_one_after_a_window():

@@ -269,9 +269,9 @@ async def test_a_peers_timeout_is_extended_for_each_message_that_arrives_slowly(
         return handler
 
     server.add_method("test.Test", "Echo", begin)
-    connection = Connection(server)
+    connection, third = Connection(server), framed(b"efg")
+    connection.turn_s = 60.0  # on a busy machine, too, it reads all at once
     connection.connection_made(Written())
-    third = framed(b"efg")
     pieces = b"\0\0\0", b"\0\3abc", framed(b"d"), third[:6], third[6:], b"\0", b"\0\0\0\0"
     for read in (PREFACE, frame(SETTINGS), opened(1), *(frame(DATA, 0, 1, one) for one in pieces)):
         connection.data_received(read)

@@ -2,10 +2,10 @@
 
 Nothing answers faster than the wire, and within a region what makes an answer late is an engine's
 event loop, or the picker's own. The median of the last samples less the least is the jitter. If
-that exceeds twice the least, the least is the distance. Otherwise the wire varies, by a share of
-its length or for a while, and requests take what it takes now: the distance is GORGO's smoothed
-mean, and such means differ by half the jitter. An endpoint that is farther than another by less is
-considered as near: a difference on which samples don't agree must not outweigh requests.
+that exceeds the least (twice the least of .1 s, thrice that of .2 s), the least is the distance.
+Otherwise the wire varies, by a share of its length or for a while, and requests take what it takes
+now: the distance is GORGO's smoothed mean, and such means differ by half the jitter. An endpoint
+that is farther than another by less than the jitter is as near: samples have to agree.
 
 A prompt of 80 KB takes more than one round trip, and a new connection begins with another, or two
 with TLS (`laar.core.views`, `laar.core.candidates`). Unknown is NaN, never 0, and old values become
@@ -46,10 +46,10 @@ def distance_of(samples_s: deque[float]) -> tuple[float, float]:
     """Return the distance by a window of samples, and what may be no distance; NaN if empty."""
     ordered = sorted(samples_s) or [math.nan]
     least_s, jitter_s = ordered[0], ordered[len(ordered) // 2] - ordered[0]
-    mean_s = least_s + jitter_s
+    mean_s, is_late = least_s + jitter_s, jitter_s > least_s * (1.0 + least_s / 0.1)
     for sample_s in samples_s:
         mean_s += _NEW * (min(sample_s, _MOST * mean_s) - mean_s)
-    return (least_s, jitter_s) if jitter_s > 2.0 * least_s else (mean_s, 0.5 * jitter_s)
+    return (least_s, jitter_s) if is_late else (mean_s, 0.5 * jitter_s)
 
 
 def distances(rtt_s: Floats, jitter_s: Floats, measured_s: Floats, now: float) -> Floats:
