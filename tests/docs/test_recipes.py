@@ -123,7 +123,7 @@ class ShortestPrompt:
             ),
             Edit(
                 HEADERS,
-                r"^(\s+)\w+\.append\(\(names\.ENDPOINT, .*$",
+                r"^(\s+)\w+ \+= \[\(names\.ENDPOINT, .*$",
                 r"\g<0>\n\1headers.append((names.PROMPT_TOKENS, str(round(decision.tokens))))",
             ),
             Edit(
