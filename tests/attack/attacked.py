@@ -166,7 +166,8 @@ class Engine:
         elif b"user-agent: laar-probe" in head.lower():
             answer = response(b"")
         else:
-            self.seen.append(seen)
+            if b"user-agent: laar" not in head.lower():  # else it is the picker's own question
+                self.seen.append(seen)
             answer = self.answer
         if isinstance(answer, bytes):
             writer.write(answer)
@@ -223,12 +224,7 @@ class Attacked:
 
     def reached(self) -> list[Seen]:
         """Return the requests at the engines, except the picker's own probes."""
-        return [
-            seen
-            for engine in self.engines
-            for seen in engine.seen
-            if not seen.header("user-agent") or "laar" not in seen.header("user-agent")[0]
-        ]
+        return [seen for engine in self.engines for seen in engine.seen]
 
     @asynccontextmanager
     async def connected(
