@@ -116,8 +116,8 @@ def _by_seed(results: Results, ours: str, best: str, metric: str) -> Seen:
     logs = []
     for runs in results.values():
         theirs = runs[best]
-        pair = [[run[metric] for run in each[: len(theirs)]] for each in (runs[ours], theirs)]
-        ratios = log_ratios(*pair)
+        pair = paired(runs[ours][: len(theirs)], theirs, metric)
+        ratios = log_ratios(pair.ours, pair.theirs)
         logs.append([*ratios, *[float(np.mean(ratios))] * (seeds - len(ratios))])
     return Seen([float(ratio) for ratio in np.exp(np.mean(logs, axis=0))], [1.0] * seeds)
 
