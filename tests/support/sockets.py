@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 _LENGTH = re.compile(rb"(?im)^content-length: *(\d+)\r?$")
-_LAARS = re.compile(rb"(?im)\AGET /(metrics|health)|^user-agent: *laar")
+_LAARS = re.compile(rb"(?im)^user-agent: *laar-")
 
 Behavior = Callable[["Arrived"], Awaitable[None]]
 """Answers a request, or does not. An engine closes the connection after it has returned."""

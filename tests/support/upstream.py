@@ -14,8 +14,6 @@ from multidict import CIMultiDictProxy
 from support.served import ServedEngine
 
 _MAX_RECORDED = 10_000
-_WATCHED = ("/metrics", "/health")
-_AGENTS = ("laar-names", "laar-templates", "laar-probe")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +72,7 @@ class RecordingUpstream(ServedEngine):
     @property
     def asked(self) -> list[RecordedRequest]:
         """Return the requests, except scrapes, probes, and polls of names and templates."""
-        seen = (r for r in self.requests if not _watched(r.path, r.headers))
-        return [r for r in seen if r.headers.get("user-agent") != "laar-trial"]
+        return [r for r in self.requests if not _agent(r.headers)]
 
     def script(self, *answers: Answer) -> None:
         """Queue answers for later requests."""
@@ -96,12 +93,12 @@ class RecordingUpstream(ServedEngine):
         if upgrade:
             return await _echo_websocket(request)
         # Scrapes and probes come at any time, so scripted answers are only for other requests.
-        watched = _watched(request.path, request.headers)
+        watched = _agent(request.headers) not in ("", "trial")
         scripted = self._script and not watched
         answer = self._script.popleft() if scripted else self.default_answer
         if self.chat_answer is not None and not watched and request.path == "/v1/chat/completions":
             answer = self.chat_answer() if callable(self.chat_answer) else self.chat_answer
-        if watched and request.path not in _WATCHED:
+        if watched and request.path not in ("/metrics", "/health"):
             if request.path == "/v1/models":
                 await self.lists_models.wait()
             if self.models and request.path == "/v1/models":
@@ -122,8 +119,9 @@ class RecordingUpstream(ServedEngine):
         return response
 
 
-def _watched(path: str, headers: Mapping[str, str]) -> bool:
-    return path in _WATCHED or headers.get("user-agent") in _AGENTS
+def _agent(headers: Mapping[str, str]) -> str:
+    """Return which of the picker's own collectors asks; empty for others."""
+    return headers.get("user-agent", "").partition("laar-")[2]
 
 
 async def _echo_websocket(request: web.Request) -> web.WebSocketResponse:

@@ -58,7 +58,7 @@ class Scraper(Visits):
     kind = Fault.SCRAPE
     usual_s = INTERVAL_S
     remembers = True  # else a restart would go unnoticed while an endpoint is away
-    headers: ClassVar = {"accept": "text/plain;version=0.0.4"}
+    headers: ClassVar = {"accept": "text/plain;version=0.0.4", "user-agent": "laar-metrics"}
 
     async def visit(self, spec: EndpointSpec) -> None:
         """Read one page, if the endpoint has one."""
