@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check guard lint format types imports size unit coverage test-all test-pythons test-clients test-vllm test-sglang fuzz bench attack reported faults chaos failing proto reference results screenshots docs lock clean
+.PHONY: help demo test quick check guard lint format types imports size unit coverage test-all test-pythons test-clients test-vllm test-sglang test-llama-cpp fuzz bench attack reported faults chaos failing proto reference results screenshots docs lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -32,7 +32,7 @@ test: lint  ## what CI runs: lint, types, import rules, tests
 	@$(MAKE) --no-print-directory -j 2 unit types imports size
 
 quick: lint  ## lint, and short tests of the packages that decide; starts no server
-	$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow and not long and not vllm and not sglang" $(QUICK:%=tests/%) --ignore tests/accuracy/fitting --durations 5 --durations-min 0.25
+	$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow and not long and not vllm and not sglang and not llama_cpp" $(QUICK:%=tests/%) --ignore tests/accuracy/fitting --durations 5 --durations-min 0.25
 
 check: lint types imports size  ## all checks except the tests
 
@@ -63,17 +63,17 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # A test that fails in parallel is run again on its own, and only counts as failed if it fails again.
 unit: $(STAMP)
-	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "not slow and not vllm and not sglang" || \
-		{ [ $$? = 1 ] && echo "Once more, alone:" && $(BIN)/pytest -q --last-failed --last-failed-no-failures none --maxfail 1 -m "not slow and not vllm and not sglang"; }
+	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "not slow and not vllm and not sglang and not llama_cpp" || \
+		{ [ $$? = 1 ] && echo "Once more, alone:" && $(BIN)/pytest -q --last-failed --last-failed-no-failures none --maxfail 1 -m "not slow and not vllm and not sglang and not llama_cpp"; }
 
 # The packages of tool.coverage in pyproject.toml.
 COVERED := explain flow policies prefix settings sharing
 
 coverage: $(STAMP)  ## line and branch coverage of some packages by their own tests, with a minimum
-	$(BIN)/pytest -q -n auto -m "not slow and not vllm and not sglang" --cov --cov-report=term $(COVERED:%=tests/%)
+	$(BIN)/pytest -q -n auto -m "not slow and not vllm and not sglang and not llama_cpp" --cov --cov-report=term $(COVERED:%=tests/%)
 
 test-all: $(STAMP)  ## all tests, including the slow suites
-	$(BIN)/pytest -q -m "not vllm and not sglang"
+	$(BIN)/pytest -q -m "not vllm and not sglang and not llama_cpp"
 
 guard: $(STAMP)  ## when each slow suite and experiment last ran, at which commit, and what it showed
 	$(BIN)/python deploy/guard.py
@@ -118,6 +118,17 @@ $(SGLANG_STAMP): $(SGLANG)/.vllm
 test-sglang: $(STAMP) $(if $(LAAR_SGLANG_PYTHON),,$(SGLANG_STAMP))  ## real SGLang engines on CPU; installs SGLang and vLLM, 4 GB, into .venv-sglang
 	LAAR_SGLANG_PYTHON=$(or $(LAAR_SGLANG_PYTHON),$(CURDIR)/$(SGLANG)/bin/python) \
 		LAAR_VLLM_PYTHON=$(or $(LAAR_SGLANG_PYTHON),$(CURDIR)/$(SGLANG)/bin/python) $(BIN)/pytest -q -s -m sglang tests/engines
+
+LLAMA_CPP       := .venv-llama-cpp
+LLAMA_CPP_STAMP := $(LLAMA_CPP)/.installed
+
+$(LLAMA_CPP_STAMP):
+	$(PYTHON) -m venv $(LLAMA_CPP)
+	$(LLAMA_CPP)/bin/pip install --quiet xllamacpp==2026.10.11549 gguf==0.19.0
+	@touch $@
+
+test-llama-cpp: $(STAMP) $(LLAMA_CPP_STAMP)  ## real llama.cpp servers on CPU; installs 0.2 GB into .venv-llama-cpp
+	LAAR_LLAMA_CPP_PYTHON=$(CURDIR)/$(LLAMA_CPP)/bin/python $(BIN)/pytest -q -s -m llama_cpp tests/engines
 
 # FUZZ_SECONDS and FUZZ_INPUTS limit each target; FUZZ_TARGETS selects some (default: all).
 FUZZ_SECONDS  ?= 60

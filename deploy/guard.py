@@ -61,6 +61,7 @@ SUITES = {
     "faults": (5.0, "make faults"),
     "models": (9.0, f"{_BENCH} models"),
     "prompts": (4.0, f"{_BENCH} prompts"),
+    "real llama.cpp": (3.0, "make test-llama-cpp"),
     "real SGLang": (15.0, "make test-sglang"),
     "real vLLM": (15.0, "make test-vllm"),
     "reported": (8.0, "make reported"),

@@ -353,6 +353,9 @@ llamacpp:requests_deferred 46
     reading, _ = read_page(again.encode(), "llama.cpp", counters)
     assert reading.restarted
     assert math.isnan(reading.kv_usage)
+    newer = text + "llamacpp:prompt_tokens_cached_total 88\n"
+    reading, _ = read_page(newer.encode(), "llama.cpp", None)
+    assert (reading.prefix_queries_tokens, reading.prefix_hits_tokens) == (600.0, 88.0)
 
 
 def test_requests_refused_for_a_full_queue_count_since_the_last_page() -> None:

@@ -75,3 +75,12 @@ def prefixes(runner):
     """Return the numbers of prompt tokens found cached and believed cached so far."""
     names = ("laar_prefix_found_tokens_total", "laar_prefix_believed_tokens_total")
     return tuple(metric(runner, name) for name in names)
+
+
+async def shares_of(behind, talks, seed, at_once, turns=5):
+    """Converse; return the shares of prompt tokens found, believed and reported as cached."""
+    before = prefixes(behind.runner)
+    prompt, cached = await converse(behind, talks, turns, seed=seed, at_once=at_once)
+    after = prefixes(behind.runner)
+    found, believed = ((now - then) / prompt for now, then in zip(after, before, strict=True))
+    return found, believed, cached / prompt

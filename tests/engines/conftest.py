@@ -80,7 +80,7 @@ async def gateway(request, tmp_path, envoy_binary):
             behind = Gateway(envoy.url(), runner, http, loaded.settings)
 
             async def ready():
-                body = {"model": "tiny", "prompt": QUESTION}
+                body = {"model": "tiny", "prompt": QUESTION, "max_tokens": 2}
                 status, _, _ = await behind.ask("/v1/completions", body)
                 return status == 200
 

@@ -28,6 +28,8 @@ class SGLang(Engine):
 
     kind: ClassVar = "sglang"
     labels: ClassVar = {}
+    options: ClassVar = ("--max-total-tokens", "12800")
+    capacity_tokens, window = 12_800.0, 8192.0
 
     def command(self, model: Path) -> tuple[list[str], dict[str, str]]:
         """Return the command that starts it, and its environment's variables."""

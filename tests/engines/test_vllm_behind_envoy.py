@@ -18,10 +18,10 @@ import pytest
 from laar.server.admin.metrics import metrics_page
 
 pytest.importorskip("tokenizers", reason="NO tokenizers HERE")
-from behind_envoy import converse, exchange, prefixes, words
+from behind_envoy import exchange, prefixes, shares_of, words
 from vllm_server import NEEDS_VLLM, Engine, running, started
 
-from support import eventually, metric
+from support import eventually
 from support.waiting import free_ports
 
 pytestmark = [*NEEDS_VLLM, pytest.mark.timeout(1800)]
@@ -170,13 +170,12 @@ async def test_prefixes_believed_cached_are_found_by_the_engines(
 ):
     name = request.node.callspec.id
     async with gateway(events=events) as behind:
-        prompt, cached = await converse(behind, talks=24, turns=6, seed=name, at_once=at_once)
-        found = metric(behind.runner, "laar_prefix_found_tokens_total")
-        believed = metric(behind.runner, "laar_prefix_believed_tokens_total")
-    sys.stdout.write(f"\n{name}: found {found / prompt:.3f}, believed {believed / prompt:.3f}\n")
-    assert found >= 0.15 * prompt, "the test would show nothing otherwise"
-    assert found == pytest.approx(cached, rel=0.02)
-    assert abs(believed - found) <= 0.01 * points * prompt
+        shares = await shares_of(behind, talks=24, turns=6, seed=name, at_once=at_once)
+    found, believed, reported = shares
+    sys.stdout.write(f"\n{name}: found {found:.3f}, believed {believed:.3f}\n")
+    assert found >= 0.15, "the test would show nothing otherwise"
+    assert found == pytest.approx(reported, rel=0.02)
+    assert abs(believed - found) <= 0.01 * points
 
 
 @pytest.mark.parametrize("kind", ["ids", "messages"])
@@ -222,10 +221,8 @@ async def test_each_data_parallel_rank_is_estimated_separately(events, gateway, 
         async with gateway(of=[engine], events=events) as behind:
             table = behind.runner.picker.table
             await eventually(lambda: len(table) == 2, what="an endpoint for each rank")
-            before = prefixes(behind.runner)
-            prompt, _ = await converse(behind, talks=16, turns=6, seed="ranks", at_once=3)
-            after = prefixes(behind.runner)
-    found, believed = ((now - then) / prompt for now, then in zip(after, before, strict=True))
+            shares = await shares_of(behind, talks=16, turns=6, seed="ranks", at_once=3)
+    found, believed, _ = shares
     sys.stdout.write(f"\ntwo ranks: found {found:.3f}, believed {believed:.3f}\n")
     assert found >= 0.5
     assert believed == pytest.approx(found, abs=0.03)
@@ -238,10 +235,7 @@ async def test_after_a_restart_of_engine_or_picker_beliefs_are_correct_again(
 
     async def shares(behind, what, *, talks=8, turns=5):
         """Return the shares of prompt tokens found cached and believed cached."""
-        before = prefixes(behind.runner)
-        prompt, _ = await converse(behind, talks=talks, turns=turns, seed="again", at_once=1)
-        after = prefixes(behind.runner)
-        found, believed = ((now - then) / prompt for now, then in zip(after, before, strict=True))
+        found, believed, _ = await shares_of(behind, talks, turns=turns, seed="again", at_once=1)
         sys.stdout.write(f"\n{what}: found {found:.3f}, believed {believed:.3f}\n")
         return found, believed
 

@@ -215,8 +215,8 @@ def _known_row(kind: Kind) -> str:
 
     read = [fact for fact, fields in _FACTS.items() if is_read(fields)]
     guessed = [fact for fact in _FACTS if fact not in read]
-    is_real = kind.name in ("vLLM", "SGLang")
-    run = f"`make test-{kind.name.lower()}`" if is_real else "stand-in"
+    is_real = kind.name in ("vLLM", "SGLang", "llama.cpp")
+    run = f"`make test-{kind.name.lower().replace('.', '-')}`" if is_real else "stand-in"
     return f"| {kind.name} | {', '.join(read) or NONE} | {', '.join(guessed) or NONE} | {run} |\n"
 
 
@@ -224,8 +224,8 @@ _HEAD = """# Engines by APIs
 
 Made by `tests/server/test_engines_by_apis.py`: eight stand-ins, each with one model, which have
 the routes, usage and metrics pages that each engine documents, behind laar and a real Envoy in
-all shapes. How releases deviate is not seen: `make test-vllm` and `make test-sglang` run real
-engines.
+all shapes. How releases deviate is not seen: `make test-vllm`, `make test-sglang` and `make
+test-llama-cpp` run real engines.
 
 ## What laar does with a request
 
@@ -266,7 +266,9 @@ answers confirms it; refused connections are restarts, a 429 is a full queue, ad
 where they were used lately. Ranks, KV events and sleep are then not used. Which models an engine
 holds, and what loading another takes, is learned from first tokens. Context windows are read in
 each engine's own words, LM Studio's too. SGLang's adapters are `BASE:NAME`: for the name alone its
-base model answers. `transformers serve` was not tried.
+base model answers. llama.cpp keeps prompts by slot: of those believed cached it finds most, and
+few of one that a longer prompt in the slot begins with. `transformers serve` (5.19) was run by
+hand: each of two answered half, with `metrics_url: ""`.
 
 | engine | read besides | guessed | run by the tests as |
 | --- | --- | --- | --- |

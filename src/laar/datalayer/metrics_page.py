@@ -35,6 +35,7 @@ class EngineNames:
         capacity_info: a series with value 1, and sets of its labels whose product is the size; the
             sets are tried in order.
         queries_tokens, hits_tokens: prefix cache counters.
+        misses_tokens: counter of the tokens that were not found, if none has all that were sought.
         tiers_tokens: counters of hits in slower memory tiers; above 0 if there are any.
         host_tokens: size of the host memory behind the KV cache, with a copy of the cache.
         adapters_info: a series whose labels list the adapters of running requests and how many may
@@ -59,6 +60,7 @@ class EngineNames:
     capacity_info: tuple[bytes, tuple[tuple[bytes, ...], ...]] = (b"", ())
     queries_tokens: tuple[bytes, ...] = ()
     hits_tokens: tuple[bytes, ...] = ()
+    misses_tokens: tuple[bytes, ...] = ()
     tiers_tokens: tuple[bytes, ...] = ()
     host_tokens: tuple[bytes, ...] = ()
     adapters_info: tuple[bytes, bytes, bytes] = (b"", b"", b"")
@@ -129,12 +131,15 @@ ENGINES: Mapping[str, EngineNames] = {
         path="/prometheus/metrics",
         aliases=("trtllm-serve", "trtllm"),
     ),
-    # Requires `--metrics`. Only older releases report cache usage, and none reports the cache size.
+    # Requires `--metrics`. Only older releases report the cache in use, only newer ones what was
+    # found, and none the cache's size.
     "llama.cpp": EngineNames(
         prefix=b"llamacpp:",
         waiting=(b"llamacpp:requests_deferred",),
         running=(b"llamacpp:requests_processing",),
         kv_usage=(b"llamacpp:kv_cache_usage_ratio",),
+        hits_tokens=(b"llamacpp:prompt_tokens_cached_total",),
+        misses_tokens=(b"llamacpp:prompt_tokens_total",),
         worked=b"llamacpp:prompt_tokens_total",
         generated=b"llamacpp:tokens_predicted_total",
         aliases=("llamacpp", "llama-server"),
@@ -258,8 +263,11 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
         before: the counters of the endpoint's earlier pages; None for its first page.
     """
     names = ENGINES[engine]
+    hits_tokens = _total(page, names.hits_tokens)
     counters = Counters(
-        queries=_total(page, names.queries_tokens),
+        queries=_total(page, names.queries_tokens)
+        if names.queries_tokens
+        else _total(page, names.misses_tokens) + hits_tokens,
         worked=_total(page, (names.worked,)),
         started=_finite(max(_values(page, (names.started,)))),  # one per rank
         refused=_labelled(page, names.refused),
@@ -273,7 +281,7 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
         kv_usage=kv_usage if kv_usage <= 1.0 else math.nan,
         capacity_tokens=_capacity(page, names),
         prefix_queries_tokens=counters.queries,
-        prefix_hits_tokens=_total(page, names.hits_tokens),
+        prefix_hits_tokens=hits_tokens,
         adapters=adapters,
         max_adapters=max_adapters,
         restarted=counters.restarted_since(before),
