@@ -386,7 +386,7 @@ def test_an_endpoint_whose_answers_name_another_model_is_excluded():
         answer(d, B, GOOD, 1.0 + n)
         answer(d, C, GOOD, 1.0 + n)
     assert d.health.records.endpoints[d.table.slot(A)].breaker.is_out
-    (why,) = standing_of(d.health.records, d.table.active, ["m"] * 3, 13.0).left_out.values()
+    (why,) = standing_of(d.health.records, d.table.active, 13.0).left_out.values()
     assert "answers name another model: foreign" in why
 
 

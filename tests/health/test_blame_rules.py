@@ -4,6 +4,7 @@ import math
 import random
 from unittest import mock
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -204,7 +205,7 @@ def test_most_of_a_fleet_is_excluded_only_if_the_excluded_answer_nothing(size, f
     for count, status in enumerate([200] * 4 + rounds):
         for slot in slots:
             answered(health, slot, status if slot else 200, 1.0 + count)
-    standing = standing_of(health.records, slots, ["m"] * size, 2.0 + count)
+    standing = standing_of(health.records, np.array(slots), 2.0 + count)
     failing = size - 1
     assert len(standing.left_out) == (failing if fails_always else min(failing, int(0.7 * size)))
     assert 0 not in standing.left_out
@@ -221,7 +222,7 @@ def sent(health, now, count, slot=0):
 
 
 def full(health, now, slot=0):
-    standing = standing_of(health.records, [0, 1], ["m", "m"], now)
+    standing = standing_of(health.records, np.array([0, 1]), now)
     return slot in standing.left_out
 
 

@@ -209,10 +209,10 @@ def test_a_model_that_is_dropped_when_idle_has_its_price_then():
 
 def test_requests_behind_a_load_wait_for_it():
     director = fleet([None, None], THREE)
+    swaps = director.plugins.get(Swaps)
     for slot in (0, 1):
-        known = director.plugins.get(Swaps)._endpoints[slot]
-        known.loads_s["a"] = known.loads_s["b"] = [20.0]
-        known.asked_at["c"] = 0.0
+        swaps.restore([(director.table.address(slot), 1, 1e9, (("a", 20.0), ("b", 20.0)))])
+        swaps._endpoints[slot].asked_at["c"] = 0.0
     first, second, third = (
         director.decide(Request(id="r", api=Api.CHAT, model=model, spans=("x",), chars=1), at)
         for model, at in (("a", 10.0), ("b", 11.0), ("a", 12.0))

@@ -148,6 +148,8 @@ class Candidates:
             self._version = self._table.version
             self._table.away.look(now)
             self._groups.clear()
+            for slot, spec in self._table.by_slot.items():
+                health.records.of(slot, spec.models[0], now)  # those that joined start slowly
         key = request.pool, request.model, False if request.encodes else GENERATES[request.api]
         group = self._groups.get(key) if subset is None else None
         if (
@@ -210,18 +212,18 @@ class Candidates:
             )
         slots = unless_none(reached, unsaturated(table, reached, self._max_waiting, now))
         records, (rtt_s, wire_s) = self._health.records, _round_trips(table, slots, now)
-        standing = standing_of(records, slots.tolist(), self._names(slots), now)
+        standing = standing_of(records, slots, now)
         if standing.kept is not None:
             slots = slots[standing.kept]
             rtt_s, wire_s = rtt_s[standing.kept], wire_s[standing.kept]
         if standing.down:
             reached = reached[~np.isin(reached, list(standing.down))]
-        models = frozenset(self._names(able))
+        models = self._models(able)
         group = Group(
             able=able,
             models=models,
             alive=reached,
-            up=models if len(reached) == len(able) else frozenset(self._names(reached)),
+            up=models if len(reached) == len(able) else self._models(reached),
             slots=slots,
             model_id=table.model_id[slots],
             rtt_s=rtt_s,
@@ -241,9 +243,9 @@ class Candidates:
         group.parts = self._plugins.filter(group, serving, answering, now)
         return group
 
-    def _names(self, slots: Slots) -> list[str]:
+    def _models(self, slots: Slots) -> frozenset[str]:
         models = self._table.models
-        return [models[at] for at in self._table.model_id[slots].tolist()]
+        return frozenset(models[at] for at in np.unique(self._table.model_id[slots]).tolist())
 
     def _unsuspected(self, attribute: str, slots: Slots, now: float) -> Slots:
         """Return the endpoints with which, in this part, requests do not fail."""
@@ -258,9 +260,7 @@ class Candidates:
     def _answering(self, group: Group, slots: Slots, now: float) -> tuple[Slots, Floats]:
         """Return those of some endpoints that are up and healthy, and P(it answers) of each."""
         slots = slots[reachable(self._table, slots) & awake(self._table, slots, now)]
-        standing = standing_of(
-            self._health.records, slots.tolist(), self._names(slots), now, optional=True
-        )
+        standing = standing_of(self._health.records, slots, now, optional=True)
         group.until = min(group.until, standing.until)
         if standing.kept is not None:
             slots = slots[standing.kept]

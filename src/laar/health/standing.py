@@ -1,11 +1,12 @@
 """Candidates' health for a decision: which get traffic, at what price, and which trials are due.
 
-There is one pass over the candidates; each rule is an array over them.
+Each rule is an array over the candidates. Only those that may stand out are looked at one by one:
+the others have closed breakers, and answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,6 +18,7 @@ from laar.health.records import Records
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+Slots = NDArray[np.intp]
 
 _LOOK_S = 1.0
 """Seconds for which a standing with outliers is valid."""
@@ -57,48 +59,46 @@ class Standing:
     until: float = float("inf")
 
 
-def standing_of(
-    records: Records,
-    slots: Sequence[int],
-    models: Sequence[str],
-    now: float,
-    *,
-    optional: bool = False,
-) -> Standing:
-    """Return the standing of some candidates, given the model that each serves.
+def standing_of(records: Records, slots: Slots, now: float, *, optional: bool = False) -> Standing:
+    """Return the standing of some candidates.
 
     All may be excluded if they are `optional` (prefillers); each is then kept as soon
     as its trial is due.
     """
-    endpoints = [records.of(slot, model, now) for slot, model in zip(slots, models, strict=True)]
     if not records.outliers or not records.rules.settings.enabled:
         return Standing()
-    outliers = [e.slot in records.outliers and records.is_outlier(e, now) for e in endpoints]
-    if not any(outliers):
+    found = np.isin(slots, [*records.outliers]).nonzero()[0].tolist()
+    odd = {at: records.endpoints[slots.item(at)] for at in found}
+    odd = {at: endpoint for at, endpoint in odd.items() if records.is_outlier(endpoint, now)}
+    if not odd:
         return Standing()
-    # Endpoints that are not outliers have closed breakers, and answer.
-    chances = zip(endpoints, outliers, strict=True)
-    answers = np.array([e.breaker.answers(now) if outlier else 1.0 for e, outlier in chances])
+
+    def flags(rule: Callable[[Member], bool]) -> Flags:
+        flagged = np.zeros(len(slots), bool)
+        flagged[[at for at, endpoint in odd.items() if rule(endpoint)]] = True
+        return flagged
+
+    answers = np.ones(len(slots))
+    answers[[*odd]] = [endpoint.breaker.answers(now) for endpoint in odd.values()]
     if optional:
-        breakers, all_failing = [endpoint.breaker for endpoint in endpoints], False
-        out = np.array([b.is_out and not b.request_due(now) for b in breakers])
+        out = flags(lambda e: e.breaker.is_out and not e.breaker.request_due(now))
+        all_failing = False
     else:
-        out, all_failing = _out(endpoints, answers)
-    full = np.array([endpoint.is_full(now) for endpoint in endpoints]) & ~out
-    doubted = np.array([e.breaker.doubted_until > now for e in endpoints]) & ~(out | full)
-    changes = [now + _LOOK_S, *(endpoints[at].breaker.full_until for at in np.flatnonzero(full))]
-    changes += [endpoints[at].breaker.doubted_until for at in np.flatnonzero(doubted)]
+        out, all_failing = _out(flags, answers)
+    full = flags(lambda e: e.is_full(now)) & ~out
+    doubted = flags(lambda e: e.breaker.doubted_until > now) & ~(out | full)
+    left, waiting, unsure = (_those(odd, of) for of in (out, full, doubted))
+    changes = [now + _LOOK_S, *(e.breaker.full_until for e in waiting)]
+    changes += [e.breaker.doubted_until for e in unsure]
+    changes += [e.breaker.trial_at for e in left]
     if (out | full | doubted).all() and not optional:
         (doubted if doubted.any() else full)[:] = False
+        waiting, unsure = _those(odd, full), _those(odd, doubted)
     kept = ~(out | full | doubted)
-    left = [endpoints[at] for at in np.flatnonzero(out)]
-    waiting = [endpoints[at] for at in np.flatnonzero(full)]
-    unsure = [endpoints[at] for at in np.flatnonzero(doubted)]
-    changes += [e.breaker.trial_at for e in left]
     return Standing(
         kept=kept,
         answers=answers[kept],
-        new=np.array([endpoint.breaker.is_new for endpoint in endpoints])[kept],
+        new=flags(lambda e: e.breaker.is_new)[kept],
         trials=sorted((e.breaker.trial_at, e.slot) for e in left),
         left_out={e.slot: _why_out(e, now) for e in left}
         | {e.slot: _why_full(e.breaker.full_until - now) for e in waiting}
@@ -113,19 +113,22 @@ def standing_of(
     )
 
 
-def _out(endpoints: Sequence[Member], answers: Floats) -> tuple[Flags, bool]:
+def _those(odd: Mapping[int, Member], flagged: Flags) -> list[Member]:
+    return [odd[at] for at in flagged.nonzero()[0].tolist()]
+
+
+def _out(flags: Callable[[Callable[[Member], bool]], Flags], answers: Floats) -> tuple[Flags, bool]:
     """Return which endpoints to exclude, and whether all fail, in which case none is excluded.
 
     Exclude hopeless endpoints first, then the least likely to answer, up to the maximum share.
     """
-    breakers = [endpoint.breaker for endpoint in endpoints]
-    out = np.array([breaker.is_out for breaker in breakers])
+    out = flags(lambda e: e.breaker.is_out)
     if out.all():  # better a suspect than none
-        out = np.array([breaker.state is not State.SUSPECT for breaker in breakers])
+        out = flags(lambda e: e.breaker.state is not State.SUSPECT)
     if out.all():
         return ~out, True
-    hopeless = np.array([breaker.is_hopeless for breaker in breakers]) & out
-    most = max(int(hopeless.sum()), int(MAX_OUT_SHARE * len(breakers)), 1)
+    hopeless = flags(lambda e: e.breaker.is_hopeless) & out
+    most = max(int(hopeless.sum()), int(MAX_OUT_SHARE * len(out)), 1)
     worst_first = np.lexsort((answers, ~hopeless, ~out))
     out[worst_first[most:]] = False
     return out, False

@@ -16,12 +16,18 @@ siblings have answered any. So those get some, until half of them have shown wha
 What explains a pace is answers, and an endpoint beside a cheaper one may get no requests. So those
 whose answers are missing, held or beside a held one, get a request now and then, until there are
 enough to compare.
+
+In a large fleet comparing all would take longer than a decision. So a model's endpoints are
+compared once for each few answers in proportion to their number, some of the quick ones at a time,
+with those siblings that have answered most.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
+from heapq import nlargest
 from itertools import islice
 from typing import Annotated
 
@@ -45,6 +51,10 @@ FAST_LABEL = "laar.dev/fast"
 """Label of an endpoint that may well be faster than the others with its model: ``true``. Its speed
 is then believed whatever its answers look like."""
 
+_NAMED = (
+    "is far faster than its siblings; until its clients' answers explain that, it gets a fair "
+    f'share; label {FAST_LABEL}: "true" confirms it'
+)
 _IMPLAUSIBLE = math.log(1.5)  # an endpoint that much faster than the usual one is quick
 _AT_ONCE = math.log(3.0)  # and one whose answers, of known lengths, end that much earlier
 _STILL = 0.7  # how much of that keeps an endpoint quick
@@ -60,6 +70,8 @@ _COMPARED = 12.0  # answers of each endpoint after which no more are asked for, 
 _WAITS_ON = 16.0  # decisions for which those wait that stand beside one that is believed
 _FOLLOWS = 0.1  # how much of a change of the usual pace is taken over
 _MOST_MODELS = 3 * 1024
+_FOR_EACH = 32  # endpoints of a model for each answer after which they are compared again
+_AT_A_TIME, _SIBLINGS = 8, 32  # quick endpoints explained at a time, and siblings of each
 
 _Log = Annotated[float, Meta(gt=-1e4, lt=1e4)]
 _Count = Annotated[float, Meta(ge=0, lt=1e9)]
@@ -72,8 +84,8 @@ class FairShares(Plugin):
 
     def __init__(self) -> None:
         self.quick: dict[int, float] = {}
-        """The slots that are faster than their siblings make plausible, and the logarithm of their
-        paces over those."""
+        """The slots that are faster than their siblings make plausible, without the operator's
+        word, and the logarithm of their paces over those."""
         self.held: set[int] = set()
         """Those of them whose paces nothing explains."""
         self._missing: dict[int, float] = {}
@@ -81,13 +93,17 @@ class FairShares(Plugin):
         and for how many decisions each waits."""
         self._unheard: set[int] = set()
         """The slots with too few answers to say what is usual, while others have many."""
-        self._credit: dict[int, float] = {}
-        """Requests by which a quick slot is behind its fair share."""
+        self._credit: Floats = np.zeros(0)
+        """By slot: requests by which a quick one is behind its fair share."""
         self._ends: dict[int, tuple[float, float, float]] = {}
         """Mean log of the answers' seconds, their number, and the number with a known length."""
         self._usual: Latest[tuple[str, int], float] = Latest(_MOST_MODELS)
         """The usual logarithm, by model and clock."""
-        self._told: dict[int, str] = {}
+        self._ended: Counter[int] = Counter()
+        """Answers since a model's endpoints were compared."""
+        self._sizes: dict[int, int] = {}
+        """Number of a model's endpoints when they were."""
+        self._turn = 0
 
     def join(self, core: Core) -> None:
         """Keep the core."""
@@ -108,15 +124,15 @@ class FairShares(Plugin):
         missing = self._missing if is_text else dict.fromkeys(self._unheard, WAITS_LITTLE)
         if missing and not is_special:
             table = self._core.table
-            waited = table.decisions - table.chosen[slots]
-            waits = [missing.get(slot, math.inf) for slot in slots.tolist()]
-            turn = (waited >= waits) & (table.in_flight[slots] == 0.0)
+            waited, waits = table.decisions - table.chosen[slots], np.full(table.capacity, math.inf)
+            waits[[*missing]] = [*missing.values()]
+            turn = (waited >= waits[slots]) & (table.in_flight[slots] == 0.0)
             if np.count_nonzero(turn):
                 first: Mask = slots == slots[np.where(turn, waited, -1.0).argmax()]
                 return first
-        held = self.held if is_text else [s for s in self.quick if not self._is_confirmed(s)]
-        over = [slot for slot in held if self._credit[slot] < 0.0]
-        return ~np.isin(slots, over) if over else None
+        held = np.array([*(self.held if is_text else self.quick)], np.intp)
+        over = held[self._credit[held] < 0.0]
+        return ~np.isin(slots, over) if len(over) else None
 
     def select(self, view: View, part: Part, at: int) -> Part | None:
         """Count each request."""
@@ -128,17 +144,18 @@ class FairShares(Plugin):
             self.learn(now)
         table, slot = self._core.table, decision.flight.slot
         model_id, active = table.model_id, table.active
-        same = max(int(np.count_nonzero(model_id[active] == model_id[slot])), 1)
-        for quick, credit in self._credit.items():
+        if self.quick:
+            same = max(int(np.count_nonzero(model_id[active] == model_id[slot])), 1)
+            quick = np.array([*self.quick], np.intp)
             # Another model's requests count as well: it may be chosen only as nobody gets on here.
-            of = same if model_id[quick] == model_id[slot] else max(len(active), 1)
-            self._credit[quick] = min(credit + 1.0 / of, _MOST_CREDIT)
+            of = np.where(model_id[quick] == model_id[slot], same, max(len(active), 1))
+            self._credit[quick] = np.minimum(self._credit[quick] + 1.0 / of, _MOST_CREDIT)
         self.move(decision, now)
 
     def move(self, decision: Decision, now: float) -> None:
         """Count a request at the endpoint that serves it."""
         slot = decision.flight.slot
-        if slot in self._credit:
+        if slot in self.quick:
             self._credit[slot] = max(self._credit[slot] - 1.0, -1.0)
 
     # -- endpoints -----------------------------------------------------------------------------
@@ -153,9 +170,12 @@ class FairShares(Plugin):
             seen = min(seen + 1.0, _ENDS)
             mean += (math.log(max(seconds, _LEAST_S)) - mean) / seen
             self._ends[slot] = mean, seen, counted + bool(tokens)
-            models.add(of.item(slot))
+            models.add(model_id := of.item(slot))
+            self._ended[model_id] += 1
         for model_id in models - {-1}:  # an endpoint without one is leaving
-            self._look(model_id, now)
+            if self._ended[model_id] * _FOR_EACH >= self._sizes.get(model_id, 0):
+                del self._ended[model_id]
+                self._look(model_id, now)
 
     def leave(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed."""
@@ -165,7 +185,6 @@ class FairShares(Plugin):
         ends.extend(left)
         self._ends.pop(slot, None)
         self._missing.pop(slot, None)
-        self.held.discard(slot)
         self._unheard.discard(slot)
         self._forget(slot)
 
@@ -186,7 +205,7 @@ class FairShares(Plugin):
             self._usual[model, at] = log
         for key, log, held in valid(quick, tuple[Text, _Log, bool]):
             if (slot := self._core.table.slot(key)) >= 0:
-                self.quick[slot], self._credit[slot] = log, 0.0
+                self._add(slot, log)
                 self.held |= {slot} if held else set()
         self._bound()
 
@@ -194,17 +213,16 @@ class FairShares(Plugin):
         """Name the held endpoints that have answered often enough to tell."""
         table = self._core.table
         for slot in self._core.engines.untaught & table.by_slot.keys():
-            self._told.setdefault(  # the number changes with each answer
-                slot,
-                f"is {math.exp(-self.quick[slot]):.0f} times as fast as its siblings; until its "
-                "clients' answers explain that, it gets a fair share; label "
-                f'{FAST_LABEL}: "true" confirms it',
-            )
-            yield Fault.FAST, table.spec(slot).key, self._told[slot]
+            yield Fault.FAST, table.spec(slot).key, _NAMED  # a number would change with each answer
+
+    def _add(self, slot: int, pace: float) -> None:
+        if slot >= len(self._credit):
+            self._credit = np.pad(self._credit, (0, self._core.table.capacity - len(self._credit)))
+        self._credit[slot], self.quick[slot] = 0.0, pace
 
     def _forget(self, slot: int) -> None:
-        for known in (self.quick, self._credit, self._told):
-            known.pop(slot, None)
+        self.quick.pop(slot, None)
+        self.held.discard(slot)
 
     def _look(self, model_id: int, now: float) -> None:
         """Find the quick and the held endpoints of a model."""
@@ -212,19 +230,19 @@ class FairShares(Plugin):
         active = core.table.active
         same = active[core.table.model_id[active] == model_id]
         slots = same.tolist()
+        self._sizes[model_id] = len(slots)
         paces, sure = self._paces(core.table.models[model_id], same)
         for slot, pace, least in zip(slots, paces.tolist(), sure.tolist(), strict=True):
-            if least < -_IMPLAUSIBLE * (_STILL if slot in self.quick else 1.0):
-                self.quick[slot] = pace
-                self._credit.setdefault(slot, 0.0)
-            else:
+            usual = -_IMPLAUSIBLE * (_STILL if slot in self.quick else 1.0)
+            if least >= usual or self._is_confirmed(slot):
                 self._forget(slot)
-        self.held.difference_update(slots)
-        for slot in slots:
+            elif slot in self.quick:
+                self.quick[slot] = pace
+            else:
+                self._add(slot, pace)
+                self.held.add(slot)  # until it is explained
             self._missing.pop(slot, None)
-        for slot in slots:
-            if slot in self.quick and not self._is_confirmed(slot):
-                self._explain(slot, now)
+        self._explain([slot for slot in slots if slot in self.quick], now)
         answers = [self._ends.get(slot, (0.0, 0.0))[1] for slot in slots]
         unheard = {slot for slot, seen in zip(slots, answers, strict=True) if seen < _FEW}
         self._unheard.difference_update(slots)
@@ -270,13 +288,29 @@ class FairShares(Plugin):
             self._usual[of] = before + _FOLLOWS * (now - before)
         return np.where(known, logs - now, 0.0)
 
-    def _explain(self, slot: int, now: float) -> None:
-        """Hold a quick slot unless answers explain its pace, and note whose answers are missing."""
-        health = self._core.health
-        known = health.records.endpoints.get(slot)
-        if known is None or not health.settings.enabled:
+    def _explain(self, quick: list[int], now: float) -> None:
+        """Hold quick slots unless answers explain their pace, and note whose answers are missing.
+
+        They are those of one model. If they are many, some have their turn.
+        """
+        records, settings = self._core.health.records, self._core.health.settings
+        if len(quick) > _AT_A_TIME:
+            at, self._turn = self._turn % len(quick), self._turn + _AT_A_TIME
+            quick = (quick + quick)[at : at + _AT_A_TIME]
+        self.held.difference_update(quick)
+        members = [m for slot in quick if (m := records.endpoints.get(slot)) is not None]
+        if not members or not settings.enabled:
             return
-        calm = [e for e in known.others() if e.slot not in self.quick and not e.breaker.is_out]
+        siblings = members[0].family.members.values()
+        calm = [e for e in siblings if e.slot not in self.quick and not e.breaker.is_out]
+        if len(calm) > _SIBLINGS:
+            calm = nlargest(_SIBLINGS, calm, key=_seen)
+        for known in members:
+            self._explain_one(known, calm, now)
+
+    def _explain_one(self, known: Member, calm: list[Member], now: float) -> None:
+        """Compare a quick endpoint with siblings that are not."""
+        slot, health = known.slot, self._core.health
         for endpoint in (known, *calm):
             endpoint.to_read = max(endpoint.to_read, 1)
         answers = [endpoint.explained.answers for endpoint in calm]
@@ -286,8 +320,8 @@ class FairShares(Plugin):
             most, waits = 2.0 * most, _WAITS_ON
         else:
             self.held.add(slot)
-        calm.sort(key=_seen, reverse=True)
-        compared = (known, *calm[: (len(calm) + 1) // 2])
+        by_seen = sorted(calm, key=_seen, reverse=True)
+        compared = (known, *by_seen[: (len(calm) + 1) // 2])
         if any(map(_seen, compared)):  # else there are no texts
             missing = (each.slot for each in compared if _seen(each) < most)
             self._missing |= dict.fromkeys(missing, waits)

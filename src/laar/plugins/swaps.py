@@ -123,6 +123,7 @@ class Swaps(Plugin):
 
     def __init__(self) -> None:
         self._endpoints = defaultdict[int, _Endpoint](_Endpoint)
+        self._loading = set[int]()  # slots at which a load was seen
         self._asked: Latest[str, tuple[float, float]] = Latest(MAX_MODELS * MAX_MODELS)
         self._several, self._version = frozenset[int](), -1
 
@@ -140,20 +141,22 @@ class Swaps(Plugin):
         return Part() if several else None
 
     def prescore(self, view: View, part: Part, group: Group, match: PrefixMatch | None) -> Waits:
-        """Return the seconds of loads."""
+        """Return the seconds of loads, which are 0 at endpoints where none was seen."""
+        waits = Waits(np.zeros(len(view.slots)), np.zeros(len(view.slots)))
+        if not self._loading:
+            return waits
         holders = Counter(model for of in self._endpoints.values() for model in of.loaded())
         answers_s = self._engines.constants(view.slots, view.model_id).answer_s
-        pairs = zip(view.slots.tolist(), answers_s.tolist(), strict=True)
-        rows = [self._waits(view, slot, answer_s, holders) for slot, answer_s in pairs]
-        return Waits(*np.array(rows).T)
+        for at in np.isin(view.slots, [*self._loading]).nonzero()[0].tolist():
+            row = self._waits(view, view.slots.item(at), answers_s.item(at), holders)
+            waits.own_s[at], waits.others_s[at] = row
+        return waits
 
     def _waits(
         self, view: View, slot: int, answer_s: float, holders: Counter[str]
     ) -> tuple[float, float]:
-        known = self._endpoints.get(slot)
-        if known is None:
-            return 0.0, 0.0
-        model, now = self._key(slot, view.request.model), view.now
+        known, now = self._endpoints[slot], view.now
+        model = self._key(slot, view.request.model)
         waits_s, load_s = max(known.loaded_at - now, 0.0), 0.0
         if not self._is_loaded(known, model, now):
             load_s = known.load_s(model)
@@ -217,6 +220,7 @@ class Swaps(Plugin):
         late_s = took_s - expected_s
         if loads and late_s > max(LATE_S, expected_s):
             known.loads_s.setdefault(use.model, deque(maxlen=_SAMPLES)).append(late_s)
+            self._loading.add(use.slot)
             if not use.depth:
                 known.kept_s = min(known.kept_s, use.idle_s)
             elif use.idle_s < math.inf:  # else it was not dropped: it never was loaded
@@ -264,10 +268,12 @@ class Swaps(Plugin):
                 known.held, known.kept_s = held, kept_s
                 for model, load_s in prices:
                     known.loads_s[model] = deque([load_s], _SAMPLES)
+                    self._loading.add(slot)
 
     def leave(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed."""
         self._endpoints.pop(slot, None)
+        self._loading.discard(slot)
 
 
 def _has_several(spec: EndpointSpec) -> bool:

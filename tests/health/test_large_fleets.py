@@ -1,0 +1,60 @@
+"""A request takes hardly more steps of Python in a large fleet than in a small one."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+from statistics import median
+
+import pytest
+from virtual_fleet import VirtualFleet, refuses, slow
+
+import laar
+from laar.fleet.membership import EndpointSpec
+
+SOURCES = str(Path(laar.__file__).parent)
+KINDS = {
+    "some are fast": [slow(0.1)],
+    "any pace": [slow(0.1), slow(0.3), slow(3.0), slow(10.0)],
+    "some refuse": [slow(0.1), refuses(429, share=0.05)],
+}
+REQUESTS = 40
+
+
+def steps_of(run, *given):
+    """Return how many instructions of laar's own code a function runs."""
+    count = 0
+
+    def step(frame, what, _argument):
+        nonlocal count
+        count += what == "opcode"
+        return step
+
+    def call(frame, _what, _argument):
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return step if frame.f_code.co_filename.startswith(SOURCES) else None
+
+    before = sys.gettrace()
+    sys.settrace(call)
+    try:
+        run(*given)
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("models", [("m",), ("m", "n")])
+@pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
+def test_the_steps_of_a_request_do_not_grow_with_the_fleet(kinds, models):
+    taken = []
+    for endpoints in (10, 100):
+        rng = random.Random(endpoints)
+        behave = {n: rng.choice(kinds) for n in range(endpoints) if rng.random() < 0.4}
+        fleet = VirtualFleet(endpoints, behave, clients=endpoints, prefixes=True)
+        specs = [EndpointSpec(address=each, models=models) for each in fleet.addresses]
+        fleet.table.replace("test", specs)
+        fleet.run(12 * endpoints)
+        taken.append(median(steps_of(fleet.run, REQUESTS) for _ in range(3)))
+    small, large = taken
+    assert large < 1.5 * small
