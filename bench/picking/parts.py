@@ -161,8 +161,7 @@ async def fleets(figures: Figures, share: float) -> None:
             figures.add("fleets", f"scraping {count} endpoints", reading, "of a core")
             memory = one.picker_bytes() / 2**20
             figures.add("fleets", f"{count} endpoints: memory", memory, "MiB")
-    named = "1,000 endpoints / 10"
-    figures.add("fleets", named, sums[1000] / sums[10], "x", at_most=1.4)
+    figures.add("fleets", "1,000 endpoints / 10", sums[1000] / sums[10], "x", at_most=1.4)
 
 
 async def _cpu_of(one: Running, work: Awaitable[object]) -> float:
@@ -177,9 +176,8 @@ async def idle(figures: Figures, seconds: float) -> None:
     for count, most in ((100, 0.01), (1000, None)):
         async with _standing("native", (LAAR,), count=count) as stood:
             await _settled(stood[0])
-            spent = await _cpu_of(stood[0], asyncio.sleep(seconds))
-            named = f"idle, {count} endpoints"
-            figures.add("idle", named, spent / seconds, "of a core", at_most=most)
+            share = await _cpu_of(stood[0], asyncio.sleep(seconds)) / seconds
+            figures.add("idle", f"idle, {count} endpoints", share, "of a core", at_most=most)
 
 
 async def latency(figures: Figures, seconds: float) -> None:
@@ -298,11 +296,7 @@ async def _by_turns(
 
 
 async def _settled(one: Running) -> None:
-    """Wait until a picker has started: until its CPU use has halved, and stops falling.
-
-    A start with 1,000 endpoints takes a whole core for seconds; one that takes little CPU from the
-    beginning is waited for in vain, for 20 seconds.
-    """
+    """Wait until a picker's CPU use has halved and stops falling, or for 20 s."""
     most, last = 0.0, math.inf
     for _ in range(20):
         spent = await _cpu_of(one, asyncio.sleep(1.0))

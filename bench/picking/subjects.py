@@ -231,7 +231,6 @@ def _send_headers_first(bootstrap: dict[str, Any]) -> None:
     ext_proc["typed_config"]["processing_mode"]["request_header_mode"] = "SEND"
     ext_proc["typed_config"]["request_attributes"] = []
     host = manager["route_config"]["virtual_hosts"][0]
-    # One listener takes long bodies, too.
     longest = _filters(bootstrap, -1)[0]["route_config"]["virtual_hosts"][0]
     host["request_body_buffer_limit"] = longest["request_body_buffer_limit"]
     host["routes"] = host["routes"][-1:]

@@ -266,9 +266,8 @@ answers confirms it; refused connections are restarts, a 429 is a full queue, ad
 where they were used lately. Ranks, KV events and sleep are then not used. Which models an engine
 holds, and what loading another takes, is learned from first tokens. Context windows are read in
 each engine's own words, LM Studio's too. SGLang's adapters are `BASE:NAME`: for the name alone its
-base model answers. llama.cpp keeps prompts by slot: of those believed cached it finds most, and
-few of one that a longer prompt in the slot begins with. `transformers serve` (5.19) was run by
-hand: each of two answered half, with `metrics_url: ""`.
+base model answers. llama.cpp reuses less than is believed of a prompt that a longer one began with.
+`transformers serve` (5.19, `metrics_url: ""`) was run by hand: each of two answered half.
 
 | engine | read besides | guessed | run by the tests as |
 | --- | --- | --- | --- |
