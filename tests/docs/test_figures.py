@@ -22,7 +22,7 @@ SOURCES = {
     "8 users who ask until one is right": ("lab/claims.md", "laar lab run right-soonest"),
     ".73 of the time": ("lab/claims.md", "laar lab run right-soonest"),
     "one picker, 1 KB requests": ("README.md", "python -m bench picker"),
-    "5 to 1,000 endpoints": ("README.md", "python -m bench picker"),
+    "1 to 1,000 endpoints": ("README.md", "python -m bench picker"),
     "SMG answers 3 % more requests": ("docs/race/README.md", "laar race"),
 }
 """A phrase with figures; a page that README links, or README, and the command there."""
