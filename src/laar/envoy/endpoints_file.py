@@ -160,7 +160,7 @@ def without_picker(names: Sequence[Set[str]], aliases: Iterable[str] = ()) -> st
     unknown = sorted(set(aliases).difference(*names))
     if are_alike(names):
         text = "fails open: while no picker decides, any endpoint gets any request"
-        return text + (f", but none accepts {', '.join(unknown)} (404)" if unknown else "")
+        return text + (f", but none lists {', '.join(unknown)} (vLLM: 404)" if unknown else "")
     others = ", ".join([*unknown, "forms"])
     return (
         "fails open within each model: while no picker decides, only endpoints that accept a "
