@@ -22,6 +22,7 @@ class LlamaCpp(Engine):
     labels: ClassVar = {}
     options: ClassVar = ()
     capacity_tokens, window = None, 16_384.0
+    most, off = 0.7, 0.1
 
     def command(self, model: Path) -> tuple[list[str], dict[str, str]]:
         """Return the command that starts it, and its environment's variables."""

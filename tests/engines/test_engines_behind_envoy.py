@@ -81,7 +81,7 @@ async def test_two_equal_engines_share_the_work(gateway, engines, at_once, shape
     share = max(went.values()) / sum(went.values())
     sys.stdout.write(f"\n{went}, round trips {rtts_s}\n")
     figure(f"largest share of two equal {engines[0].kind}, {at_once} at once", share, ".6")
-    assert share <= 0.7
+    assert share <= engines[0].most
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,7 @@ async def test_slots_that_keep_one_prompt_each_are_believed_to(
     name = request.node.callspec.id
     with running(model, tmp_path, 2, *options, of=of) as two:
         async with gateway(of=two) as behind:
-            shares = await shares_of(behind, talks=8, turns=20, seed="slots", at_once=at_once)
-    found, believed, reported = shares
+            found, believed, reported = await shares_of(behind, 8, "slots", at_once, turns=20)
     sys.stdout.write(f"\n{name}: found {found:.3f}, believed {believed:.3f}\n")
     figure(f"{name}: believed cached less found", believed - found, "within .1")
     assert found >= 0.2, "the test would show nothing otherwise"
@@ -138,12 +137,13 @@ async def test_its_metrics_are_read(gateway, engines):
         await eventually(lambda: not any(table.read_at[n] != table.read_at[n] for n in (0, 1)))
         known = table.capacity_tokens[:2].tolist()
         assert known == [of.capacity_tokens] * 2 or of.capacity_tokens is None
-        assert of.capacity_tokens is None or 0.0 <= table.kv_usage[:2].min() <= 1.0
+        usage = table.kv_usage[:2]
+        assert of.capacity_tokens is None or 0.0 <= usage.min() <= usage.max() <= 1.0
         assert table.waiting[:2].tolist() == [0.0, 0.0]
         await eventually(lambda: table.windows(table.active, "tiny").tolist() == [of.window] * 2)
         counted = behind.runner.picker.prefixes.found.counted
         await spread(behind, 8, at_once=2)
-        await eventually(lambda: len(counted) == 2 and min(of[0] for of in counted.values()) > 0)
+        await eventually(lambda: len(counted) == 2 and min(counted.values()) > (0,))
 
 
 SCHEMA = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"]}
@@ -179,7 +179,7 @@ async def test_answers_and_refusals_are_those_of_the_engine(shape, gateway, engi
             assert (status, headers.get("content-type")) == (
                 direct[0], direct[1].get("content-type")
             ), (name, text)  # fmt: skip
-            if status == 200 and name in ("schema", "regex") and engines[0].kind == "sglang":
+            if status == 200 and name in ("schema", "regex"):
                 said = orjson.loads(text)["choices"][0]["message"]["content"]
                 assert said == orjson.loads(direct[2])["choices"][0]["message"]["content"]
             elif status != 200:
@@ -277,7 +277,7 @@ async def test_after_a_restart_it_serves_again_and_nothing_is_believed_cached(
             await read_again(behind)
             found, believed = await shares(behind, "restarted")
             assert found == pytest.approx(first, abs=0.05)
-            assert believed == pytest.approx(found, abs=0.1)
+            assert believed == pytest.approx(found, abs=of.off)
 
 
 async def test_doctor_finds_nothing_wrong(gateway, engines):

@@ -170,8 +170,7 @@ async def test_prefixes_believed_cached_are_found_by_the_engines(
 ):
     name = request.node.callspec.id
     async with gateway(events=events) as behind:
-        shares = await shares_of(behind, talks=24, turns=6, seed=name, at_once=at_once)
-    found, believed, reported = shares
+        found, believed, reported = await shares_of(behind, 24, name, at_once, turns=6)
     sys.stdout.write(f"\n{name}: found {found:.3f}, believed {believed:.3f}\n")
     assert found >= 0.15, "the test would show nothing otherwise"
     assert found == pytest.approx(reported, rel=0.02)
@@ -221,8 +220,7 @@ async def test_each_data_parallel_rank_is_estimated_separately(events, gateway, 
         async with gateway(of=[engine], events=events) as behind:
             table = behind.runner.picker.table
             await eventually(lambda: len(table) == 2, what="an endpoint for each rank")
-            shares = await shares_of(behind, talks=16, turns=6, seed="ranks", at_once=3)
-    found, believed, _ = shares
+            found, believed, _ = await shares_of(behind, 16, "ranks", 3, turns=6)
     sys.stdout.write(f"\ntwo ranks: found {found:.3f}, believed {believed:.3f}\n")
     assert found >= 0.5
     assert believed == pytest.approx(found, abs=0.03)

@@ -132,21 +132,22 @@ class Explained:
 
     Attributes:
         answers: its latest answers.
+        asked_at: when that was last asked.
     """
 
     def __init__(self) -> None:
         self.answers = SeenAnswers()
         self._pace = 0.0
         self._were_good = False
-        self._asked_at = float("-inf")
+        self.asked_at = float("-inf")
 
     def by_answers(self, pace: float, siblings: Sequence[SeenAnswers], now: float) -> bool:
         """Return whether its latest answers explain a pace, given as a logarithm.
 
         Only answers given at that pace count, as the engine may have been another one before.
         """
-        is_new = now - self._asked_at > _AGAIN_S
-        self._asked_at = now
+        is_new = now - self.asked_at > _AGAIN_S
+        self.asked_at = now
         if is_new or pace < self._pace - _FASTER:
             self._pace = pace
             if self.answers.total > _YOUNG:

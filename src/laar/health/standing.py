@@ -81,8 +81,10 @@ def standing_of(records: Records, slots: Slots, now: float, *, optional: bool = 
     answers = np.ones(len(slots))
     answers[[*odd]] = [endpoint.breaker.answers(now) for endpoint in odd.values()]
     if optional:
-        out = flags(lambda e: e.breaker.is_out and not e.breaker.request_due(now))
-        all_failing = False
+        out, all_failing = (
+            flags(lambda e: e.breaker.is_out and not e.breaker.request_due(now)),
+            False,
+        )
     else:
         out, all_failing = _out(flags, answers)
     full = flags(lambda e: e.is_full(now)) & ~out

@@ -17,9 +17,8 @@ What explains a pace is answers, and an endpoint beside a cheaper one may get no
 whose answers are missing, held or beside a held one, get a request now and then, until there are
 enough to compare.
 
-In a large fleet comparing all would take longer than a decision. So a model's endpoints are
-compared once for each few answers in proportion to their number, some of the quick ones at a time,
-with those siblings that have answered most.
+Comparing all endpoints of a large fleet would take longer than a decision. So they are compared
+once for a number of answers (`_FOR_EACH`), a few at a time, with siblings that answered most.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
-from heapq import nlargest
+from heapq import nlargest, nsmallest
 from itertools import islice
 from typing import Annotated
 
@@ -51,10 +50,6 @@ FAST_LABEL = "laar.dev/fast"
 """Label of an endpoint that may well be faster than the others with its model: ``true``. Its speed
 is then believed whatever its answers look like."""
 
-_NAMED = (
-    "is far faster than its siblings; until its clients' answers explain that, it gets a fair "
-    f'share; label {FAST_LABEL}: "true" confirms it'
-)
 _IMPLAUSIBLE = math.log(1.5)  # an endpoint that much faster than the usual one is quick
 _AT_ONCE = math.log(3.0)  # and one whose answers, of known lengths, end that much earlier
 _STILL = 0.7  # how much of that keeps an endpoint quick
@@ -99,11 +94,8 @@ class FairShares(Plugin):
         """Mean log of the answers' seconds, their number, and the number with a known length."""
         self._usual: Latest[tuple[str, int], float] = Latest(_MOST_MODELS)
         """The usual logarithm, by model and clock."""
-        self._ended: Counter[int] = Counter()
-        """Answers since a model's endpoints were compared."""
-        self._sizes: dict[int, int] = {}
-        """Number of a model's endpoints when they were."""
-        self._turn = 0
+        self._told: dict[int, str] = {}
+        self._ended = Counter[int]()  # answers since a model's endpoints were compared
 
     def join(self, core: Core) -> None:
         """Keep the core."""
@@ -163,17 +155,16 @@ class FairShares(Plugin):
     def learn(self, now: float) -> None:
         """Learn how soon the latest answers ended, and whether their lengths are known."""
         ends, of = self._core.engines.ends, self._core.table.model_id
-        models = set()
         while ends:
             slot, seconds, tokens = ends.popleft()
             mean, seen, counted = self._ends.get(slot, (0.0, 0.0, 0.0))
             seen = min(seen + 1.0, _ENDS)
             mean += (math.log(max(seconds, _LEAST_S)) - mean) / seen
             self._ends[slot] = mean, seen, counted + bool(tokens)
-            models.add(model_id := of.item(slot))
-            self._ended[model_id] += 1
-        for model_id in models - {-1}:  # an endpoint without one is leaving
-            if self._ended[model_id] * _FOR_EACH >= self._sizes.get(model_id, 0):
+            self._ended[of.item(slot)] += 1
+        for model_id in self._ended.keys() - {-1}:  # an endpoint without one is leaving
+            endpoints = np.count_nonzero(of[self._core.table.active] == model_id)
+            if 0 < endpoints <= self._ended[model_id] * _FOR_EACH:
                 del self._ended[model_id]
                 self._look(model_id, now)
 
@@ -213,7 +204,13 @@ class FairShares(Plugin):
         """Name the held endpoints that have answered often enough to tell."""
         table = self._core.table
         for slot in self._core.engines.untaught & table.by_slot.keys():
-            yield Fault.FAST, table.spec(slot).key, _NAMED  # a number would change with each answer
+            self._told.setdefault(  # the number changes with each answer
+                slot,
+                f"is {math.exp(-self.quick[slot]):.0f} times as fast as its siblings; until its "
+                "clients' answers explain that, it gets a fair share; label "
+                f'{FAST_LABEL}: "true" confirms it',
+            )
+            yield Fault.FAST, table.spec(slot).key, self._told[slot]
 
     def _add(self, slot: int, pace: float) -> None:
         if slot >= len(self._credit):
@@ -222,6 +219,7 @@ class FairShares(Plugin):
 
     def _forget(self, slot: int) -> None:
         self.quick.pop(slot, None)
+        self._told.pop(slot, None)
         self.held.discard(slot)
 
     def _look(self, model_id: int, now: float) -> None:
@@ -230,7 +228,6 @@ class FairShares(Plugin):
         active = core.table.active
         same = active[core.table.model_id[active] == model_id]
         slots = same.tolist()
-        self._sizes[model_id] = len(slots)
         paces, sure = self._paces(core.table.models[model_id], same)
         for slot, pace, least in zip(slots, paces.tolist(), sure.tolist(), strict=True):
             usual = -_IMPLAUSIBLE * (_STILL if slot in self.quick else 1.0)
@@ -291,15 +288,14 @@ class FairShares(Plugin):
     def _explain(self, quick: list[int], now: float) -> None:
         """Hold quick slots unless answers explain their pace, and note whose answers are missing.
 
-        They are those of one model. If they are many, some have their turn.
+        They are those of one model. Of many, those wait that were compared last.
         """
-        records, settings = self._core.health.records, self._core.health.settings
-        if len(quick) > _AT_A_TIME:
-            at, self._turn = self._turn % len(quick), self._turn + _AT_A_TIME
-            quick = (quick + quick)[at : at + _AT_A_TIME]
-        self.held.difference_update(quick)
-        members = [m for slot in quick if (m := records.endpoints.get(slot)) is not None]
-        if not members or not settings.enabled:
+        health = self._core.health
+        members = [m for slot in quick if (m := health.records.endpoints.get(slot)) is not None]
+        if len(members) > _AT_A_TIME:
+            members = nsmallest(_AT_A_TIME, members, key=lambda each: each.explained.asked_at)
+        if not members or not health.settings.enabled:
+            self.held.difference_update(quick)
             return
         siblings = members[0].family.members.values()
         calm = [e for e in siblings if e.slot not in self.quick and not e.breaker.is_out]
@@ -318,6 +314,7 @@ class FairShares(Plugin):
         most, waits = _COMPARED, WAITS_LITTLE
         if known.explained.by_answers(self.quick[slot], answers, now) and repeats:
             most, waits = 2.0 * most, _WAITS_ON
+            self.held.discard(slot)
         else:
             self.held.add(slot)
         by_seen = sorted(calm, key=_seen, reverse=True)
