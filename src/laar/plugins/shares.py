@@ -43,7 +43,6 @@ from laar.health.endpoint import Member
 from laar.latest import Latest
 from laar.plugins.trying import WAITS_LITTLE
 from laar.request import TEXTS, Request
-from laar.speeds.engine_model import ERROR
 from laar.untrusted import Text, valid
 
 FAST_LABEL = "laar.dev/fast"
@@ -53,7 +52,8 @@ is then believed whatever its answers look like."""
 _IMPLAUSIBLE = math.log(1.5)  # an endpoint that much faster than the usual one is quick
 _AT_ONCE = math.log(3.0)  # and one whose answers, of known lengths, end that much earlier
 _STILL = 0.7  # how much of that keeps an endpoint quick
-_SURE = 3.0  # standard errors that chance explains
+_SURE = 3.0  # standard errors that chance explains; more of the fastest of many
+_SCATTER = 0.67  # standard deviation of the log of an answer's seconds, mostly by its length
 _LEAST_S = 0.005  # shorter times differ by the jitter of networks
 _ENDS = 40.0  # effective number of answers in the means
 _FEW = 2.0  # minimum number of answers for a comparison with siblings
@@ -262,11 +262,12 @@ class FairShares(Plugin):
         ends = (self._ends.get(slot, (0.0, 0.0, 0.0)) for slot in same.tolist())
         means, seen, counted = np.array([*ends]).T
         paces = self._relative(means, seen >= _FEW, (model, 0))
-        sure = paces + 2.0 / np.sqrt(np.maximum(seen, 1.0))
+        errors = max(_SURE, math.sqrt(2.0 * math.log(10.0 * len(same))))
+        sure = paces + errors * _SCATTER / np.sqrt(np.maximum(seen, 1.0))
         sure += np.where(counted >= _FEW, _AT_ONCE - _IMPLAUSIBLE, 0.0)
-        for at, (logs, weight) in enumerate(self._core.engines.paces.clocks(same), 1):
+        for at, (logs, weight, scatter) in enumerate(self._core.engines.paces.clocks(same), 1):
             pace = self._relative(logs, weight >= _KNOWN, (model, at))
-            least = pace + _SURE * ERROR / np.sqrt(np.maximum(weight, 1.0))
+            least = pace + errors * scatter / np.sqrt(np.maximum(weight, 1.0))
             paces = np.where(least < sure, pace, paces)
             sure = np.minimum(sure, least)
         return paces, sure

@@ -3,9 +3,8 @@
 An endpoint that has seldom answered might be far faster than it seems, which is mostly how fast its
 model's other endpoints are. If it is idle and has not been chosen for a while, and if it might be
 the cheapest, it gets a request: until ten answers have shown its pace, or ten such requests or
-forty others have not.
-It is rather one that leaves no cache behind. What such requests are expected to cost in addition is
-limited to a tenth of the cost of all.
+forty others have not. It is rather one that leaves no cache behind. What such requests are expected
+to cost in addition is limited to a tenth of the cost of all.
 
 Retries and requests with an objective are exempt, and endpoints in trouble are never tried.
 """

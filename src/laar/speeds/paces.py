@@ -108,11 +108,10 @@ class Paces:
         before, at = seen.item(slot), 0 if first else 1
         if before > 0.0:
             log += levels[at] - self._levels.item(at, slot)
-        else:
-            self._levels[at, slot] = levels[at]
-        if before > 0.0:
             miss = weight * (log - logs.item(slot) / before)
             scatter[slot] = scatter.item(slot) * keep * keep + miss * miss
+        else:
+            self._levels[at, slot] = levels[at]
         logs[slot] = logs.item(slot) * keep + weight * log
         seen[slot] = before * keep + weight
         self._paced_at[1, slot] = as_of
@@ -133,14 +132,16 @@ class Paces:
         self._columns[::3, slots] += self._columns[1::3, slots] * (self._levels[:, slots] - now)
         self._levels[:, slots] = now
 
-    def clocks(self, slots: Slots) -> Iterator[tuple[Floats, Floats]]:
-        """Yield mean logarithms of the times to the first token, and the samples; then after it."""
-        for at, (logs, seen) in enumerate(((0, 1), (3, 4))):
-            count = self._columns[seen, slots]
-            yield (
-                self._columns[logs, slots] / np.maximum(count, 1e-9) + self._levels[at, slots],
-                count,
-            )
+    def clocks(self, slots: Slots) -> Iterator[tuple[Floats, Floats, float]]:
+        """Yield mean logarithms of the times to the first token, and the samples; then after it.
+
+        The third value is the standard deviation of a sample, by each endpoint's own scatter.
+        """
+        for at in range(2):
+            logs, count, scatter = self._columns[3 * at : 3 * at + 3, slots]
+            noise = (scatter.sum() + ERROR**2) / (np.maximum(count - 1.0, 0.0).sum() + 1.0)
+            means = logs / np.maximum(count, 1e-9) + self._levels[at, slots]
+            yield means, count, max(math.sqrt(noise), ERROR)
 
     def outlook(self, slots: Slots) -> tuple[Floats, Floats] | None:
         """Return the likely and the best possible pace of some slots, over those in use.
@@ -171,14 +172,13 @@ class Paces:
         return likely, likely * hope
 
     def relative(self) -> Floats:
-        """Return the larger pace of each slot over the median of its model's endpoints.
+        """Return the larger pace of each slot over the lower median of its model's endpoints.
 
         It is 1 while chance explains the difference.
         """
         paces: Floats = np.maximum(self.first, self.rest)
         for model_id in np.unique(self._table.model_id[paces != 1.0]):
             same = np.flatnonzero(self._table.model_id == model_id)
-            # The lower median: of two endpoints, the slower one is slow.
             paces[same] /= np.sort(paces[same])[(len(same) - 1) // 2]
         return paces
 
