@@ -1,9 +1,11 @@
-"""A request takes hardly more steps of Python in a large fleet than in a small one."""
+"""In a large fleet, a request takes hardly more steps of Python, and chance makes nobody quick."""
 
 from __future__ import annotations
 
 import random
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -12,6 +14,11 @@ from virtual_fleet import VirtualFleet, refuses, slow
 
 import laar
 from laar.fleet.membership import EndpointSpec
+from laar.plugins.shares import FairShares
+from laar_lab.suite import fleets
+from laar_lab.suite.case import Case, Closed, Open, Pickers, run_case
+from laar_lab.workloads.sessions import GORGO_CHATS, chats
+from laar_lab.workloads.shared_prompts import AgentShape, agents
 
 SOURCES = str(Path(laar.__file__).parent)
 KINDS = {
@@ -20,6 +27,10 @@ KINDS = {
     "some refuse": [slow(0.1), refuses(429, share=0.05)],
 }
 REQUESTS = 40
+LOADS = {
+    "agents": lambda n: Closed(draw=partial(agents, AgentShape()), at_once=7 * n, ramp_s=5.0),
+    "chats": lambda n: Open(draw=partial(chats, replace(GORGO_CHATS, requests_per_s=0.9 * n))),
+}
 
 
 def steps_of(run, *given):
@@ -58,3 +69,15 @@ def test_the_steps_of_a_request_do_not_grow_with_the_fleet(kinds, models):
         taken.append(median(steps_of(fleet.run, REQUESTS) for _ in range(3)))
     small, large = taken
     assert large < 1.5 * small
+
+
+@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("seed", range(2))
+def test_equal_engines_serve_as_if_their_paces_were_confirmed(seed, load, monkeypatch):
+    rng = random.Random(seed)
+    endpoints, pickers = rng.randint(20, 50), Pickers(rng.choice((2, 8)), 0.02)
+    fleet, sent = partial(fleets.of_one, "gorgo-main", endpoints), LOADS[load](endpoints)
+    case = Case(name="", about="", role="judge", fleet=fleet, load=sent, minutes=0.25)
+    found = run_case(case, "laar", seed, pickers=pickers)
+    monkeypatch.setattr(FairShares, "_is_confirmed", lambda *_: True)
+    assert found == pytest.approx(run_case(case, "laar", seed, pickers=pickers), rel=0.02)

@@ -52,3 +52,8 @@ def test_different_cells_and_splits_and_seeds_use_different_keys() -> None:
 @given(st.text())
 def test_other_prompts_have_no_solution(text: str) -> None:
     assert solve(text) is None
+
+
+def test_the_words_of_every_language_are_recognized() -> None:
+    for query in queries(languages=["ko", "ru", "ar", "hi", "de", "x-y"], per_cell=1)[::5]:
+        assert (solve(query.prompt) or ())[:3] == (query.key, query.answer, query.language)

@@ -135,11 +135,11 @@ class Paces:
     def clocks(self, slots: Slots) -> Iterator[tuple[Floats, Floats, float]]:
         """Yield mean logarithms of the times to the first token, and the samples; then after it.
 
-        The third value is the standard deviation of a sample, by each endpoint's own scatter.
+        The third value is a sample's standard deviation within endpoints; 1 before any is known.
         """
         for at in range(2):
             logs, count, scatter = self._columns[3 * at : 3 * at + 3, slots]
-            noise = (scatter.sum() + ERROR**2) / (np.maximum(count - 1.0, 0.0).sum() + 1.0)
+            noise = (scatter.sum() + 1.0) / (np.maximum(count - 1.0, 0.0).sum() + 1.0)
             means = logs / np.maximum(count, 1e-9) + self._levels[at, slots]
             yield means, count, max(math.sqrt(noise), ERROR)
 
@@ -164,8 +164,7 @@ class Paces:
         logs = (first_logs + rest_logs) / (weights + _DOUBT)
         total = np.bincount(model_id, weights)
         usual = np.bincount(model_id, weights * logs) / np.maximum(total, 1e-9)
-        likely = np.exp(logs - usual[model_id]) / self.rest[slots]
-        likely = np.where(open_, likely, 1.0)
+        likely = np.where(open_, np.exp(logs - usual[model_id]) / self.rest[slots], 1.0)
         # Standard deviations: half of the hope for the prior, `ERROR` for a sample.
         hope = np.exp(-_HOPE / np.sqrt(1.0 + answers * (0.5 * _HOPE / ERROR) ** 2))
         hope = np.where(open_, hope, 1.0)
@@ -263,8 +262,7 @@ class Paces:
             far = logs * logs * seen
             shown = np.maximum(0.0, 1.0 - (doubt + _EVEN**2 * seen) / np.maximum(far, 1e-12))
             logs = np.minimum(np.maximum(logs * shown, -_MOST_LOG), _MOST_LOG)
-            change = np.abs(logs - np.log(pace[same]))
-            changes.append(float(change @ weights) / max(total, 1e-9))
+            changes.append(float(np.abs(logs - np.log(pace[same])) @ weights) / max(total, 1e-9))
             pace[same] = np.exp(logs)
         return changes[0], changes[1]
 

@@ -1,6 +1,7 @@
 """The stream machine after an internal error, or with too many headers."""
 
 import tracemalloc
+from unittest.mock import Mock
 
 import orjson
 import pytest
@@ -117,11 +118,8 @@ def test_a_body_that_cannot_be_changed_keeps_its_destination(shape, monkeypatch)
     machine = stream()
     feed(machine, RequestHeaders(HEADERS, False, shape))
     (ask,) = feed(machine, RequestBody(BODY, True))
-
-    def fail(*_):
-        raise RequestError(400, "bad-request", "unlike the body that was read")
-
-    monkeypatch.setattr("laar.protocol.stream.request_half.splice_model", fail)
+    broken = Mock(side_effect=RequestError(400, "bad-request", "unlike the body that was read"))
+    monkeypatch.setattr("laar.protocol.stream.request_half.splice_model", broken)
     first, *rest = feed(machine, Decided(director.decide(ask.request, 0.0), 1))
     assert decided(first).destination == "10.0.0.1:80"
     sent = b"".join(action.data for action in [first, *rest] if getattr(action, "data", None))
@@ -152,11 +150,8 @@ def test_an_error_while_sending_the_decision_loses_no_byte(shape, monkeypatch):
     machine = stream()
     feed(machine, RequestHeaders(HEADERS, False, shape))
     (ask,) = feed(machine, RequestBody(BODY, True))
-
-    def fail(*_):
-        raise RuntimeError
-
-    monkeypatch.setattr("laar.protocol.stream.request_half.splice_model", fail)
+    broken = Mock(side_effect=RuntimeError)
+    monkeypatch.setattr("laar.protocol.stream.request_half.splice_model", broken)
     with pytest.raises(RuntimeError):
         feed(machine, Decided(director.decide(ask.request, 0.0), 1))
     actions = feed(machine, Failed())
