@@ -15,13 +15,12 @@ that message. A run takes about eight minutes on two idle cores.
     crowds     prompts of 220 KB from 1 to 1,000 concurrent clients
     streams    10,000 concurrent streams
 
-    python -m bench picker --parts cpu --share 0.5
     python -m bench picker --parts cpu --before old=../before/src --sample 1
 
 By default few answers are read, and how many is a matter of time and chance: `--sample 1` has every
 version read all of them, so that the rows with answers compare the reading.
 
-Exit status: 0 if every target was met, 3 if one was missed or a part did not finish.
+Exit status: 0 if every target was met, 3 if one was missed, 1 if a part did not finish.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ DEADLINES_S = {
 
 
 def main(argv: Sequence[str] = ()) -> int:
-    """Run the parts; return 3 if one did not finish or missed a target."""
+    """Run the parts; return 1 if one did not finish, 3 if one missed a target."""
     options = _parser().parse_args(argv)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

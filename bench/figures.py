@@ -74,7 +74,7 @@ class Figures:
             figures = [asdict(one) for one in self.found]
             document = {**about, "figures": figures, "unfinished": self.unfinished}
             path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-        return MISSED if missed or self.unfinished else 0
+        return 1 if self.unfinished else MISSED if missed else 0
 
     async def run(self, part: str, within_s: float, work: Callable[[], Awaitable[None]]) -> None:
         """Run a part; record it as unfinished if it fails or takes too long."""

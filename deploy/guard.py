@@ -35,6 +35,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS, LAST = ROOT / "docs" / "results", ROOT / "deploy" / "guard.json"
 _GRACE_S = 20.0
 _DAY_MINUTES = 24.0 * 60.0
+_SHOWED = {0: "passed", 3: "missed a target"}  # else failed; by exit status
 _PYTEST = f"{shlex.quote(sys.executable)} -m pytest -q"
 _BENCH = f"{shlex.quote(sys.executable)} -m bench"
 
@@ -56,6 +57,13 @@ SUITES = {
             *("none,503,500", "reset,every second,error event", "html,empty,foreign model"),
             *("cut,429,401", "hang,ten times slower,heals", "full for 5 s,all fail,poison 500"),
             "poison 503,poison refuse,poison and a dead endpoint",
+        )
+    },
+    **{
+        f"costs: {name.split()[0]}": (minutes, f"{_BENCH} {name}")
+        for name, minutes in (
+            *(("decision", 2.0), ("hooked", 1.0), ("road", 1.0), ("sharing", 2.0)),
+            ("picker --parts cpu,fleets --share 0.3", 9.0),
         )
     },
     "faults": (5.0, "make faults"),
@@ -147,7 +155,7 @@ def run_suites(minutes: float, named: Sequence[str] = ()) -> None:
         if time.monotonic() + 60.0 * takes > until:
             continue
         shown = _showed(command, until)
-        if shown == "failed" and time.monotonic() + 60.0 * takes <= until:
+        if shown in ("failed", _SHOWED[3]) and time.monotonic() + 60.0 * takes <= until:
             shown = "passed when run again" if _showed(command, until) == "passed" else shown
         date = datetime.now(UTC).date().isoformat()
         # Read again, since another run may have stored something meanwhile.
@@ -161,7 +169,7 @@ def _showed(command: str, until: float) -> str:
     left_s = max(1.0, until - time.monotonic())
     with subprocess.Popen(shlex.split(command), cwd=ROOT, start_new_session=True) as started:
         try:
-            return "passed" if started.wait(left_s) == 0 else "failed"
+            return _SHOWED.get(started.wait(left_s), "failed")
         except subprocess.TimeoutExpired:
             os.killpg(started.pid, signal.SIGINT)  # Python stops what it has started
             with suppress(subprocess.TimeoutExpired):

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from bench.__main__ import NAMES
 from bench.chaos.rows import ROWS
 
 from laar_lab.results import Checked, Stored
@@ -49,22 +50,21 @@ def test_a_run_is_lost_if_it_was_repeated_and_is_no_longer(guard, before, after,
 
 def test_all_get_their_turn_whatever_is_kept(guard: ModuleType) -> None:
     names = [f"e{number}" for number in range(7)]
-    firsts = {guard.in_turn(names, commits)[0] for commits in range(100, 107)}
-    assert firsts == set(names)
+    assert {guard.in_turn(names, commits)[0] for commits in range(100, 107)} == {*names}
     assert sorted(guard.in_turn(names, 3)) == names
 
 
-def test_every_suite_gets_a_turn_in_ci_and_every_failure_is_in_one(guard: ModuleType) -> None:
+def test_every_suite_gets_a_turn_in_ci_and_every_bench_is_one(guard: ModuleType) -> None:
     called = (Path(__file__).parents[2] / ".ci" / "run").read_text("utf-8")
     allowed = float(called.partition("suites=")[2].split()[0])
     late = {name for name, (minutes, _) in guard.SUITES.items() if minutes > allowed}
     assert late == {"real SGLang", "real vLLM"}
-    tried = [
-        row for name in guard.SUITES if name.startswith("failing: ") for row in name[9:].split(",")
-    ]
-    assert tried == [row.name for row in ROWS]
+    tried = ",".join(name[9:] for name in guard.SUITES if name.startswith("failing: "))
+    assert tried == ",".join(row.name for row in ROWS)
     parts = {path.stem[12:] for path in Path(__file__).parents[1].glob("attack/test_attack_*.py")}
     assert {name[8:] for name in guard.SUITES if name.startswith("attack: ")} == parts
+    runs = [command.partition("-m bench ")[2].split() for _, command in guard.SUITES.values()]
+    assert {words[0] for words in runs if words} == {*NAMES}
 
 
 @pytest.mark.parametrize("names", [["atack"], ["faults", "nothing"]])
