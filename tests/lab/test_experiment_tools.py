@@ -77,13 +77,7 @@ def test_intervals_use_the_t_distribution() -> None:
 
 
 CLAIM = Claim(
-    name="c",
-    says="it is short",
-    metric="seconds",
-    effect="level",
-    direction="below",
-    bound=2.0,
-    seeds=3,
+    name="c", says="it is short", metric="s", effect="level", direction="below", bound=2.0, seeds=3
 )
 
 

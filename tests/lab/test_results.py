@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 from pathlib import Path
@@ -195,15 +196,15 @@ def test_stored_digests_are_those_of_the_commits_that_made_the_runs() -> None:
         assert not (found and run.sources) or found == run.sources, run.experiment
 
 
-def test_nothing_cites_a_stale_run_without_its_commit() -> None:
+def test_what_cites_a_run_has_its_intervals_or_its_commit_if_it_is_stale() -> None:
     root = RESULTS.parents[1]
+    claims = (root / "lab" / "claims.md").read_text("utf-8")
     pages = [root / "README.md", *(root / "docs").rglob("*.md")]
     pages = [page for page in pages if page.parent.name != "results"]
-    for name, run in STORED.items():
-        if run.checked is None or not run.checked.differ:
-            continue
-        cites = re.compile(rf"(?:`|lab run ){name}\b")
-        for page in pages:
-            text = page.read_text("utf-8")
-            if cites.search(text):
-                assert f"`{run.commit}`" in text, f"{page.relative_to(root)} cites {name}"
+    for (name, run), page in itertools.product(STORED.items(), pages):
+        cites, text = re.compile(rf"(?:`|lab run ){name}\b"), page.read_text("utf-8")
+        lines = [line for line in text.splitlines() if cites.search(line)]
+        if lines and run.checked and run.checked.differ:
+            assert f"`{run.commit}`" in text, f"{page.relative_to(root)} cites {name}"
+        for interval in re.findall(r"[-\d.]+ \([-\d.]+ \.\. [-\d.]+\)", "\n".join(lines)):
+            assert interval in claims, f"{page.relative_to(root)}, {name}: {interval}"

@@ -53,7 +53,7 @@ _IMPLAUSIBLE = math.log(1.5)  # an endpoint that much faster than the usual one 
 _AT_ONCE = math.log(3.0)  # and one whose answers, of known lengths, end that much earlier
 _STILL = 0.7  # how much of that keeps an endpoint quick
 _SURE = 3.0  # standard errors that chance explains; more of the fastest of many
-_SCATTER = 0.67  # least standard deviation of the log of an answer's seconds, mostly by its length
+_SCATTER = 0.67  # standard deviation of the log of an answer's seconds, mostly by its length
 _LEAST_S = 0.005  # shorter times differ by the jitter of networks
 _ENDS = 40.0  # effective number of answers in the means
 _FEW = 2.0  # minimum number of answers for a comparison with siblings
@@ -68,7 +68,6 @@ _MOST_MODELS = 3 * 1024
 _FOR_EACH = 32  # endpoints of a model for each answer after which they are compared again
 _AT_A_TIME, _SIBLINGS = 8, 32  # quick endpoints explained at a time, and siblings of each
 
-_NO_ENDS = (0.0, 0.0, 0.0, 0.0)
 _Log = Annotated[float, Meta(gt=-1e4, lt=1e4)]
 _Count = Annotated[float, Meta(ge=0, lt=1e9)]
 
@@ -91,8 +90,8 @@ class FairShares(Plugin):
         """The slots with too few answers to say what is usual, while others have many."""
         self._credit: Floats = np.zeros(0)
         """By slot: requests by which a quick one is behind its fair share."""
-        self._ends: dict[int, tuple[float, float, float, float]] = {}
-        """Mean log of the answers' seconds, their number, that with a known length; variance."""
+        self._ends: dict[int, tuple[float, float, float]] = {}
+        """Mean log of the answers' seconds, their number, and the number with a known length."""
         self._usual: Latest[tuple[str, int], float] = Latest(_MOST_MODELS)
         """The usual logarithm, by model and clock."""
         self._told: dict[int, str] = {}
@@ -158,10 +157,10 @@ class FairShares(Plugin):
         ends, of = self._core.engines.ends, self._core.table.model_id
         while ends:
             slot, seconds, tokens = ends.popleft()
-            mean, seen, counted, variance = self._ends.get(slot, _NO_ENDS)
-            miss, seen = math.log(max(seconds, _LEAST_S)) - mean, min(seen + 1.0, _ENDS)
-            variance = (1.0 - 1.0 / seen) * (variance + miss * miss / seen)
-            self._ends[slot] = mean + miss / seen, seen, counted + bool(tokens), variance
+            mean, seen, counted = self._ends.get(slot, (0.0, 0.0, 0.0))
+            seen = min(seen + 1.0, _ENDS)
+            mean += (math.log(max(seconds, _LEAST_S)) - mean) / seen
+            self._ends[slot] = mean, seen, counted + bool(tokens)
             self._ended[of.item(slot)] += 1
         for model_id in self._ended.keys() - {-1}:  # an endpoint without one is leaving
             endpoints = np.count_nonzero(of[self._core.table.active] == model_id)
@@ -190,7 +189,7 @@ class FairShares(Plugin):
     def restore(self, saved: object) -> None:
         """Restore a result of `save`."""
         ends, usual, quick = saved if isinstance(saved, list) and len(saved) == 3 else ([], [], [])
-        for key, *known in valid(ends, tuple[Text, _Log, _Count, _Count, _Count]):
+        for key, *known in valid(ends, tuple[Text, _Log, _Count, _Count]):
             if (slot := self._core.table.slot(key)) >= 0:
                 self._ends[slot] = (*known,)
         for model, at, log in islice(valid(usual, tuple[Text, int, _Log]), _MOST_MODELS):
@@ -241,7 +240,7 @@ class FairShares(Plugin):
                 self.held.add(slot)  # until it is explained
             self._missing.pop(slot, None)
         self._explain([slot for slot in slots if slot in self.quick], now)
-        answers = [self._ends.get(slot, _NO_ENDS)[1] for slot in slots]
+        answers = [self._ends.get(slot, (0.0, 0.0))[1] for slot in slots]
         unheard = {slot for slot, seen in zip(slots, answers, strict=True) if seen < _FEW}
         self._unheard.difference_update(slots)
         if 2 * len(unheard) >= len(slots) and max(answers) >= _PROVEN:
@@ -252,7 +251,7 @@ class FairShares(Plugin):
 
     def _bound(self) -> None:
         # Too few answers explain nothing: until there are more, only the share is bounded.
-        known = ((slot, self._ends.get(slot, _NO_ENDS)[1]) for slot in self.held)
+        known = ((slot, self._ends.get(slot, (0.0, 0.0))[1]) for slot in self.held)
         self._core.engines.untaught = {slot for slot, seen in known if seen >= _PROVEN}
 
     def _paces(self, model: str, same: Slots) -> tuple[Floats, Floats]:
@@ -260,12 +259,11 @@ class FairShares(Plugin):
 
         The second result is what chance, which explains more of fewer answers, leaves of them.
         """
-        ends = (self._ends.get(slot, _NO_ENDS) for slot in same.tolist())
-        means, seen, counted, variance = np.array([*ends]).T
+        ends = (self._ends.get(slot, (0.0, 0.0, 0.0)) for slot in same.tolist())
+        means, seen, counted = np.array([*ends]).T
         paces = self._relative(means, seen >= _FEW, (model, 0))
         errors = max(_SURE, math.sqrt(2.0 * math.log(10.0 * len(same))))
-        noise = (variance @ seen + 1.0) / (np.maximum(seen - 1.0, 0.0).sum() + 1.0)
-        sure = paces + errors * max(math.sqrt(noise), _SCATTER) / np.sqrt(np.maximum(seen, 1.0))
+        sure = paces + errors * _SCATTER / np.sqrt(np.maximum(seen, 1.0))
         sure += np.where(counted >= _FEW, _AT_ONCE - _IMPLAUSIBLE, 0.0)
         for at, (logs, weight, scatter) in enumerate(self._core.engines.paces.clocks(same), 1):
             pace = self._relative(logs, weight >= _KNOWN, (model, at))
