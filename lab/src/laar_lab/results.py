@@ -380,7 +380,7 @@ def _section(experiment: Experiment, run: Stored | None) -> Iterator[str]:
 def _code_of(run: Stored) -> str:
     text, checked = f"made at {run.commit}, {run.date}", run.checked
     if run.repeated:
-        text += f"; repeated at {', '.join(run.repeated)}"
+        text += f"; repeated at {', '.join(run.repeated[-3:])}"
     if checked is not None and checked.differ:
         differ = f"{checked.differ} of {checked.numbers} numbers"
         text += f"; **stale** since {checked.commit}: {differ} differ"
