@@ -6,7 +6,7 @@ it on an idle machine; it takes a minute and a half.
     python -m bench sharing
 
 Without `redis-server` or `valkey-server` on the path it is skipped. Exit status: 0 if every target
-was met, 3 if one was missed or it did not finish.
+was met, 3 if one was missed, 1 if it did not finish.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ DEADLINE_S = 180.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure; return 3 if a target was missed."""
+    """Measure; return 3 if a target was missed, 1 if it did not finish."""
     options = _parser().parse_args(argv)
     figures = Figures()
     store = shutil.which("redis-server") or shutil.which("valkey-server")

@@ -18,14 +18,14 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "laar"
 
 LIMITS = {
-    "lines": 53_100,
-    "statements": 32_944,
+    "lines": 53_099,
+    "statements": 32_942,
     "lines of data": 790,
     "modules": 244,
     "lines of core": 3_268,
-    "lines loaded": 38_345,
+    "lines loaded": 38_344,
     "settings": 125,
-    "lines of tests": 61_915,
+    "lines of tests": 61_920,
     "lines of lab and bench": 31_033,
     "words of README": 700,
     "words of docs": 65_150,

@@ -19,3 +19,10 @@ async def test_every_answer_is_read_completely(tmp_path: Path, chunks: int | Non
         assert min(took) > 0.0
         assert load.failed == 0
         load.close()
+
+
+def test_bodies_have_the_requested_size_and_share_half() -> None:
+    one, other, *_ = bodies(10_000, stream=False)
+    same = next(at for at, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
+    assert 9_990 <= len(one) <= 10_010
+    assert 4_900 < same < 5_200

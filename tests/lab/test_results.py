@@ -199,11 +199,10 @@ def test_stored_digests_are_those_of_the_commits_that_made_the_runs() -> None:
 def test_what_cites_a_run_has_its_intervals_or_its_commit_if_it_is_stale() -> None:
     root = RESULTS.parents[1]
     claims = (root / "lab" / "claims.md").read_text("utf-8")
-    pages = [root / "README.md", *(root / "docs").rglob("*.md")]
-    pages = [page for page in pages if page.parent.name != "results"]
-    for (name, run), page in itertools.product(STORED.items(), pages):
-        cites, text = re.compile(rf"(?:`|lab run ){name}\b"), page.read_text("utf-8")
-        lines = [line for line in text.splitlines() if cites.search(line)]
+    paths = [root / "README.md", *(root / "docs").rglob("*.md")]
+    pages = {path: path.read_text("utf-8") for path in paths if path.parent.name != "results"}
+    for (name, run), (page, text) in itertools.product(STORED.items(), pages.items()):
+        lines = re.findall(rf"(?m)^.*(?:`|lab run ){name}\b.*$", text)
         if lines and run.checked and run.checked.differ:
             assert f"`{run.commit}`" in text, f"{page.relative_to(root)} cites {name}"
         for interval in re.findall(r"[-\d.]+ \([-\d.]+ \.\. [-\d.]+\)", "\n".join(lines)):

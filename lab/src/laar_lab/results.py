@@ -69,7 +69,7 @@ probability of 80 %, before that correction. Ratios are geometric means. What is
 published size where there is one.
 
 `laar lab results --check` repeats the first seed of each stored run. A run names the commit that
-made it, and the later ones that gave the same numbers; **stale** says how many were not the same.
+made it, and the last three that gave the same numbers; **stale** says how many were not the same.
 All runs use OpenBLAS's kernels for Skylake on CPUs with AVX-512, whatever `OPENBLAS_CORETYPE` says.
 With kernels for older CPUs 9 of 648 numbers of `no-regret` differ, and 6 of 90 of `conversations`.
 """

@@ -80,13 +80,11 @@ def standing_of(records: Records, slots: Slots, now: float, *, optional: bool = 
 
     answers = np.ones(len(slots))
     answers[[*odd]] = [endpoint.breaker.answers(now) for endpoint in odd.values()]
-    if optional:
-        out, all_failing = (
-            flags(lambda e: e.breaker.is_out and not e.breaker.request_due(now)),
-            False,
-        )
-    else:
-        out, all_failing = _out(flags, answers)
+    out, all_failing = (
+        (flags(lambda e: e.breaker.is_out and not e.breaker.request_due(now)), False)
+        if optional
+        else _out(flags, answers)
+    )
     full = flags(lambda e: e.is_full(now)) & ~out
     doubted = flags(lambda e: e.breaker.doubted_until > now) & ~(out | full)
     left, waiting, unsure = (_those(odd, of) for of in (out, full, doubted))

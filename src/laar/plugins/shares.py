@@ -52,7 +52,7 @@ is then believed whatever its answers look like."""
 _IMPLAUSIBLE = math.log(1.5)  # an endpoint that much faster than the usual one is quick
 _AT_ONCE = math.log(3.0)  # and one whose answers, of known lengths, end that much earlier
 _STILL = 0.7  # how much of that keeps an endpoint quick
-_SURE = 3.0  # standard errors that chance explains; more of the fastest of many
+_SURE = 3.0  # least standard errors that chance explains
 _SCATTER = 0.67  # standard deviation of the log of an answer's seconds, mostly by its length
 _LEAST_S = 0.005  # shorter times differ by the jitter of networks
 _ENDS = 40.0  # effective number of answers in the means
@@ -262,6 +262,7 @@ class FairShares(Plugin):
         ends = (self._ends.get(slot, (0.0, 0.0, 0.0)) for slot in same.tolist())
         means, seen, counted = np.array([*ends]).T
         paces = self._relative(means, seen >= _FEW, (model, 0))
+        # So many that chance makes any of them quick in at most a tenth of comparisons.
         errors = max(_SURE, math.sqrt(2.0 * math.log(10.0 * len(same))))
         sure = paces + errors * _SCATTER / np.sqrt(np.maximum(seen, 1.0))
         sure += np.where(counted >= _FEW, _AT_ONCE - _IMPLAUSIBLE, 0.0)

@@ -68,7 +68,7 @@ async def running_fleet(
         LaarError: a process did not start; the message includes the end of its log.
     """
     served = [*AccuracySurface.load().models] * each
-    ports = [each for each in free_ports(len(served) + 1) if each != admin_port][: len(served)]
+    ports = [port for port in free_ports(len(served) + 1) if port != admin_port][: len(served)]
     models = {f"127.0.0.1:{at}": model for at, model in zip(ports, served, strict=True)}
     with as_file(files("laar_lab.sim") / "data" / "laar-fleet.capability.json") as artifact:
         measured = directory / "capability.json"
@@ -139,7 +139,7 @@ async def gateway(
     Raises:
         LaarError: a process did not start; the message includes the end of its log.
     """
-    ext_proc, health, admin = [each for each in free_ports(4) if each != admin_port][:3]
+    ext_proc, health, admin = [port for port in free_ports(4) if port != admin_port][:3]
     admin = admin_port or admin
     eds = directory / "envoy" / "endpoints.json"
     eds.parent.mkdir()
