@@ -18,12 +18,12 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "laar"
 
 LIMITS = {
-    "lines": 53_099,
-    "statements": 32_942,
+    "lines": 53_089,
+    "statements": 32_936,
     "lines of data": 790,
     "modules": 244,
     "lines of core": 3_268,
-    "lines loaded": 38_344,
+    "lines loaded": 38_342,
     "settings": 125,
     "lines of tests": 61_920,
     "lines of lab and bench": 31_033,

@@ -177,13 +177,9 @@ def test_retries_avoid_the_modes_that_failed_until_all_are_exhausted(model: str)
 def answer(d: Director, decision: Decision, now: float, seconds: float, tokens: int | None) -> None:
     d.answering(decision, now + 0.05)
     end = Completion(
-        status=200,
-        cause="complete",
-        latency_s=seconds,
-        ttft_s=0.05,
-        prompt_tokens=1,
-        completion_tokens=tokens,
-    )
+        status=200, cause="complete", latency_s=seconds, ttft_s=0.05,
+        prompt_tokens=1, completion_tokens=tokens,
+    )  # fmt: skip
     d.settle(decision, end)
 
 

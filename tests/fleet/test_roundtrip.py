@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from laar.fleet.endpoints import EndpointTable
 from laar.fleet.membership import EndpointSpec
 from laar.fleet.roundtrip import STALE_AFTER_S, TIE_S, WINDOW, distance_of, distances
-from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost
 from laar_lab.sim.fleet import (
     Arrival,
     FleetSettings,
@@ -23,12 +22,9 @@ from laar_lab.sim.fleet import (
     request_of,
     spread,
 )
+from support.engines import linear_engine
 
-ENGINE = EngineProfile(
-    name="linear",
-    cost=LinearCost(seconds_per_token=2.5e-5, decode_s_per_token=0.01),
-    settings=EngineSettings(num_blocks=100_000, max_num_batched_tokens=100_000),
-)
+ENGINE = linear_engine(2.5e-5, 100_000)
 
 RTTS = st.lists(st.floats(1e-4, 1.0) | st.just(math.nan), min_size=1, max_size=20)
 STALL_S = 0.03

@@ -3,10 +3,10 @@
 from itertools import islice
 
 from laar_lab.policies.published_cost import ExpectedTime, PublishedWeights
-from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost
 from laar_lab.sim.fleet import Arrival, FleetSettings, Prompt, Site, spread
 from laar_lab.tuning.climb import repeated, tune
 from laar_lab.tuning.tuner import Tuner, TunerSettings
+from support.engines import linear_engine
 
 INITIAL = {"k_rtt": 1.0, "k_queue": 0.5, "k_delay": 0.5}
 
@@ -29,11 +29,7 @@ def trace(count, tokens=640):
 
 
 def climb(arrivals, max_windows):
-    engine = EngineProfile(
-        name="e",
-        cost=LinearCost(seconds_per_token=1e-4, decode_s_per_token=5e-3),
-        settings=EngineSettings(num_blocks=4096),
-    )
+    engine = linear_engine(1e-4, 4096)
     return tune(
         lambda: arrivals,
         [Site(name=f"{name}:80", model="m", engine=engine) for name in ("a", "b")],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from laar.core.decision import Completion
@@ -14,11 +15,12 @@ from support.directors import director_of
 
 
 def counted(
-    took_s: dict[str, float], *, ok: bool = True, **more: object
+    took_s: dict[str, float], *, ok: bool = True, owned: float = 0, busy: bool = False, **of: object
 ) -> Counter[tuple[str, str]]:
     """Count 220 requests, 2 s apart, by endpoint and reason.
 
-    One endpoint is `old`, the other one joins later, has the same model, and is 50 ms away.
+    One endpoint is `old`, the other one joins later, has the same model, and is 50 ms away. Another
+    picker owns it, has just sent a request with the probability `owned`, and sends some if `busy`.
     """
     d = director_of("old:1", seed=3)
     counts = Counter[tuple[str, str]]()
@@ -28,21 +30,22 @@ def counted(
         now = 2.0 * number
         d.table.round_trip("old:1", 0.0, now)
         d.table.round_trip("new:1", 0.05, now)
-        request = Request(id="r", api=Api.CHAT, model="m", question=f"q{number}", chars=400, **more)  # type: ignore[arg-type]
+        if owned and (new := d.table.slot("new:1")) >= 0:
+            d.table.unseen = np.zeros(d.table.capacity)
+            d.table.unseen[new] = owned
+            if busy:
+                d.engines.traffic.send(new, now, 0.01, 1.0, shown=True, counted=True)
+                d.engines.traffic.read(new, now, 0.01, 1.0, shown=True)
+        request = Request(id="r", api=Api.CHAT, model="m", question=f"q{number}", chars=400, **of)  # type: ignore[arg-type]
         decision = d.decide(request, now)
         counts[decision.address, decision.reason] += 1
         seconds = took_s[decision.address]
         useful = ok or decision.address == "old:1"
-        d.settle(
-            decision,
-            Completion(
-                shown=Shown("chat", 50, "content", number),
-                status=200 if useful else 400,
-                cause="complete",
-                latency_s=seconds,
-                completion_tokens=20,
-            ),
-        )
+        end = Completion(
+            shown=Shown("chat", 50, "content", number), status=200 if useful else 400,
+            cause="complete", latency_s=seconds, completion_tokens=20,
+        )  # fmt: skip
+        d.settle(decision, end)
     return counts
 
 
@@ -50,6 +53,15 @@ def test_a_slow_replica_is_tried_only_a_few_times() -> None:
     counts = counted({"old:1": 0.2, "new:1": 1.0})
     assert counts["new:1", "try"] >= 1
     assert counts["new:1", "try"] + counts["new:1", "laar"] <= 10
+
+
+@pytest.mark.parametrize("owned", [0.1, 0.4, 0.6, 1.0])
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_replica_is_tried_unless_its_owner_has_just_sent_a_request(
+    owned: float, busy: bool
+) -> None:
+    counts = counted({"old:1": 0.2, "new:1": 1.0}, owned=owned, busy=busy)
+    assert (counts["new:1", "try"] > 0) == (owned < 0.5 or not busy)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pytest
 
 from laar.errors import RequestError
 from laar.flow.settings import FlowSettings
-from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost
 from laar_lab.sim.fleet import (
     Arrival,
     Exchange,
@@ -20,12 +19,9 @@ from laar_lab.sim.fleet import (
     request_of,
     spread,
 )
+from support.engines import linear_engine
 
-ENGINE = EngineProfile(
-    name="linear",
-    cost=LinearCost(seconds_per_token=1e-3, decode_s_per_token=0.01),
-    settings=EngineSettings(num_blocks=20_000, max_num_batched_tokens=100_000),
-)
+ENGINE = linear_engine(1e-3, 20_000)
 SITE = Site(name="e:80", model="m", engine=ENGINE, link=LinkProfile(rtt_s=0.0))
 SAME = Prompt(prompt_tokens=1600, output_tokens=2, blocks=spread(1, 100))
 

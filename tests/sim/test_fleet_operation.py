@@ -7,7 +7,6 @@ import random
 import pytest
 
 from laar.health import HealthSettings
-from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost
 from laar_lab.sim.fleet import (
     Arrival,
     Exchange,
@@ -21,12 +20,9 @@ from laar_lab.sim.fleet import (
     spread,
 )
 from laar_lab.workloads.shared_prompts import Questions, questions
+from support.engines import linear_engine
 
-ENGINE = EngineProfile(
-    name="linear",
-    cost=LinearCost(seconds_per_token=1e-3, decode_s_per_token=0.01),
-    settings=EngineSettings(num_blocks=1000, max_num_batched_tokens=100_000),
-)
+ENGINE = linear_engine(1e-3)
 NAMES = ["a", "b", "c"]
 TROUBLED = FleetSettings(fallbacks=2, health=HealthSettings(probe=False))
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost
 from laar_lab.sim.fleet import (
     Arrival,
     BlockPrefixes,
@@ -27,14 +26,11 @@ from laar_lab.sim.fleet import (
     spread,
 )
 from laar_lab.tally import Tally
+from support.engines import linear_engine
 from support.exploring import examples
 
 PREFILL_S, DECODE_S = 1e-3, 0.01
-ENGINE = EngineProfile(
-    name="linear",
-    cost=LinearCost(seconds_per_token=PREFILL_S, decode_s_per_token=DECODE_S),
-    settings=EngineSettings(num_blocks=1000, max_num_batched_tokens=100_000),
-)
+ENGINE = linear_engine(PREFILL_S)
 
 
 def sites(count: int = 2, rtt_s: float = 0.1, jitter: float = 0.0) -> list[Site]:

@@ -268,9 +268,9 @@ class Recurrences:
         first, last = (nths[0], nths[-1]) if nths else (len(lines.long), -1)
         for nth, i in enumerate(lines.long):
             # What is before the first document and after the last is the frame's.
-            start = self._learn_start(lines.keys[i], pairs[nth][0])
+            start = self._learn_edge(lines.keys[i], "before", pairs[nth][0])
             self._learn_head(seen, start, nth, follows=nth > first)
-            end = self._learn_end(lines.last_keys[i], pairs[nth + 1][1])
+            end = self._learn_edge(lines.last_keys[i], "after", pairs[nth + 1][1])
             if nth < last:
                 self._learn_tail(seen, end, nth)
 
@@ -286,20 +286,12 @@ class Recurrences:
             if texts >= _OFTEN_TEXTS:
                 self._framed[key] = self._framed.get(key, self._learned + 1)
 
-    def _learn_start(self, key: int, before: int) -> LongLine:
-        """Record what precedes a long line."""
+    def _learn_edge(self, key: int, side: str, beside: int) -> LongLine:
+        """Record what is `before` a long line, or `after` it."""
         line = self._lines[key] = self._lines.get(key) or LongLine()
         line.times += 1
-        if line.before != before:
-            line.before = before if line.before == -1 else 0
-        return line
-
-    def _learn_end(self, key: int, after: int) -> LongLine:
-        """Record what follows a long line."""
-        line = self._lines[key] = self._lines.get(key) or LongLine()
-        line.times += 1
-        if line.after != after:
-            line.after = after if line.after == -1 else 0
+        if (usual := getattr(line, side)) != beside:
+            setattr(line, side, beside if usual == -1 else 0)
         return line
 
     def _renew(self, seen: SeenText, line: LongLine, gap: range) -> None:

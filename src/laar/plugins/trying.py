@@ -1,10 +1,10 @@
 """Trying: a few requests go to an endpoint whose pace is not known.
 
 An endpoint that has seldom answered might be far faster than it seems, which is mostly how fast its
-model's other endpoints are. If it is idle and has not been chosen for a while, and if it might be
-the cheapest, it gets a request: until ten answers have shown its pace, or ten such requests or
-forty others have not. It is rather one that leaves no cache behind. What such requests are expected
-to cost in addition is limited to a tenth of the cost of all.
+model's other endpoints are. If it is idle and has not been chosen for a while, if it might be the
+cheapest, and if no other picker has probably just sent it a request, it gets one: until ten answers
+have shown its pace, or ten such requests or forty others have not. It is rather one that leaves no
+cache behind. What they are expected to cost in addition is limited to a tenth of the cost of all.
 
 Retries and requests with an objective are exempt, and endpoints in trouble are never tried.
 """
@@ -29,6 +29,8 @@ SHARE, MOST_SAVED = 0.1, 4.0
 """What tries may cost in addition: the share of each request's cost, and how many costs of a
 request may be saved for a try. Four suffice for an endpoint five times as slow as the best."""
 
+_SELDOM = 1 / 60  # requests per second; an endpoint's owner may get none if it has fewer
+
 
 class Try(Part):
     """A request that tries an endpoint.
@@ -50,12 +52,12 @@ class Trying(Plugin):
         self._saved, self._saved_at = MOST_SAVED, 0  # costs of a request; number of a decision
 
     def join(self, core: Core) -> None:
-        """Keep the table and the paces."""
-        self._table, self._paces = core.table, core.engines.paces
+        """Keep the table and the engines."""
+        self._table, self._engines = core.table, core.engines
 
     def filter(self, group: Group, able: Slots, answering: Answering, now: float) -> Part | None:
         """Take part while the pace of a candidate is not known."""
-        return None if self._paces.outlook(group.slots) is None else Part()
+        return None if self._engines.paces.outlook(group.slots) is None else Part()
 
     def pick(
         self, view: View, standing: Standing, may: Mask | None, scores: Floats
@@ -64,9 +66,8 @@ class Trying(Plugin):
         request, terms, table = view.request, view.terms, self._table
         if request.shadow or request.tried or request.objective or request.companion_of:
             return None
-        if request.ttft_objective_s is not None or terms is None:
-            return None
-        if (outlook := self._paces.outlook(view.slots)) is None:
+        outlook = self._engines.paces.outlook(view.slots)
+        if request.ttft_objective_s is not None or terms is None or outlook is None:
             return None
         likely, possible = outlook
         cost_s, well = terms.cost_s, None
@@ -87,12 +88,14 @@ class Trying(Plugin):
         leaves = view.cached_tokens.item(best) - view.cached_tokens > 0.5 * view.tokens
         waits = np.where(cost_s * likely < least_s, WAITS_LITTLE, WAITS)
         can &= (waited >= np.where(leaves, WAITS_LONG, waits)) & (view.in_flight == 0.0)
-        if well is not None:
-            can &= well
-        if may is not None:
-            can &= may
+        for mask in (well, may):
+            if mask is not None:
+                can &= mask
         for seconds in terms.added.values():  # what a plug-in adds says nothing of the pace
             can &= seconds == 0.0
+        if table.unseen is not None:  # else several would try it at once
+            rates = self._engines.traffic.rates(view.slots, view.now)
+            can &= (table.unseen[view.slots] < 0.5) | (rates < _SELDOM)
         extra = np.maximum(cost_s * likely / least_s - 1.0, 0.0)
         can &= extra <= self._saved_by(table.decisions)
         can[best] = False
@@ -106,7 +109,7 @@ class Trying(Plugin):
         if (part := Try.among(decision.parts)) is not None:
             before = self._table.decisions - 1  # this one is counted
             self._saved, self._saved_at = self._saved_by(before) - part.extra, before
-            self._paces.tries[decision.slot] += 1.0
+            self._engines.paces.tries[decision.slot] += 1.0
 
     def why(self, decision: Decision) -> str:
         """Say that the endpoint is tried."""

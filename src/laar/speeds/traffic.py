@@ -98,22 +98,17 @@ class Traffic:
         self.arrived_at = -math.inf
         """Time of the last arrival at any endpoint."""
 
-    # -- reading -------------------------------------------------------------------------------
-
     def arrivals(self, now: float) -> float:
         """Return requests per second."""
         return self.rate_of_all * math.exp(min(0.0, self.arrived_at - now) / RATE_S)
 
-    def visits(self, slots: Slots, now: float) -> float:
-        """Return the arrival rate of requests and prefills, averaged over these endpoints."""
-        faded = math.exp(min(0.0, self.load_from - now) / RATE_S)
-        return float(self.came[slots].sum()) * faded / (RATE_S * max(1, len(slots)))
+    def rates(self, slots: Slots, now: float) -> Floats:
+        """Return the requests and prefills per second that endpoints get."""
+        return self.came[slots] * (math.exp(min(0.0, self.load_from - now) / RATE_S) / RATE_S)
 
     def shared(self, slots: Slots) -> Floats:
         """Return the counters for other pickers: `own_ahead_s`, `sent` and the three after it."""
         return self.rows[_SHARED].take(slots, axis=1)
-
-    # -- counting ------------------------------------------------------------------------------
 
     def advance(self, slot: int, now: float) -> None:
         """Advance the counts to a time."""

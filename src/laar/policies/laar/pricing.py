@@ -294,7 +294,7 @@ class RequestPricing:
         # A prefill for another endpoint does not wait for a batch slot.
         constants = self.engines.constants(slots)
         lone = replace(constants, answer_s=none, b=none, slots=none + np.inf)
-        backlog, rate = backlog_of(traffic, slots, now), traffic.visits(slots, now)
+        backlog, rate = backlog_of(traffic, slots, now), traffic.rates(slots, now).mean().item()
         own = {"engine": lone, "backlog": backlog, "rate": rate, **of}
         return price(replace(self.inputs, rtt_s=none, crowded=None, **own))
 
