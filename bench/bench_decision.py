@@ -29,7 +29,7 @@ from typing import Any, cast
 import numpy as np
 import orjson
 
-from bench.figures import VERDICTS, print_table, rank
+from bench.figures import Figures, print_table, rank
 from bench.options import parser_for
 from laar.accuracy.assessor import CapabilityAssessor, read_capability
 from laar.core.cost import CostWeights
@@ -234,8 +234,8 @@ async def measure_cold() -> list[float]:
     return sorted(taken[COLD_REQUESTS // 10 :])
 
 
-def main(argv: Sequence[str] = ()) -> None:
-    """Print a row for each fleet and body, and whether the targets were met."""
+def main(argv: Sequence[str] = ()) -> int:
+    """Print a row for each fleet and body; return 3 if a target was missed."""
     parser_for("decision", __doc__).parse_args(argv)
     keep_freed()  # like a server after start-up
     keep_young()
@@ -251,8 +251,8 @@ def main(argv: Sequence[str] = ()) -> None:
         rows.append((endpoints, name, p10, p50, p99))
     columns = ("endpoints", "body", "p10, us", "p50, us", "p99, us")
     print_table("Time from a body to its answer", columns, rows, digits=0)
+    figures = Figures()
     slowest_us = max(row[-1] for row in rows[: len(SIZES)])
-    verdict = VERDICTS[slowest_us < TARGET_P99_US]
-    print(f"target: p99 < {TARGET_P99_US:.0f} us with {FLEETS[0]} endpoints: {verdict}")
-    verdict = VERDICTS[p50 <= TARGET_COLD_US]
-    print(f"target: p50 <= {TARGET_COLD_US:.0f} us of the cold row: {verdict}")
+    figures.add("", f"p99 with {FLEETS[0]} endpoints", slowest_us, "us", at_most=TARGET_P99_US)
+    figures.add("", "p50 of the cold row", p50, "us", at_most=TARGET_COLD_US)
+    return figures.conclude(None)
