@@ -39,13 +39,11 @@ def counted(
         request = Request(id="r", api=Api.CHAT, model="m", question=f"q{number}", chars=400, **of)  # type: ignore[arg-type]
         decision = d.decide(request, now)
         counts[decision.address, decision.reason] += 1
-        seconds = took_s[decision.address]
-        useful = ok or decision.address == "old:1"
-        end = Completion(
-            shown=Shown("chat", 50, "content", number), status=200 if useful else 400,
-            cause="complete", latency_s=seconds, completion_tokens=20,
-        )  # fmt: skip
-        d.settle(decision, end)
+        d.settle(decision, Completion(
+            status=200 if ok or decision.address == "old:1" else 400, completion_tokens=20,
+            cause="complete", latency_s=took_s[decision.address],
+            shown=Shown("chat", 50, "content", number),
+        ))  # fmt: skip
     return counts
 
 

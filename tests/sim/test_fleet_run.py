@@ -26,10 +26,10 @@ from laar_lab.sim.fleet import (
     spread,
 )
 from laar_lab.tally import Tally
-from support.engines import linear_engine
+from support.engines import DECODE_S, linear_engine
 from support.exploring import examples
 
-PREFILL_S, DECODE_S = 1e-3, 0.01
+PREFILL_S = 1e-3
 ENGINE = linear_engine(PREFILL_S)
 
 

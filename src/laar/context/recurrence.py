@@ -259,7 +259,6 @@ class Recurrences:
                 self._around[side] = now, min(times + 1, SURE_TIMES)
             else:
                 self._around[side] = usual, times - 1
-        pairs = seen.pairs
         for keys in seen.counted:
             self.together.note(*keys)
         for place in seen.places:
@@ -268,9 +267,12 @@ class Recurrences:
         first, last = (nths[0], nths[-1]) if nths else (len(lines.long), -1)
         for nth, i in enumerate(lines.long):
             # What is before the first document and after the last is the frame's.
-            start = self._learn_edge(lines.keys[i], "before", pairs[nth][0])
+            before, after = seen.pairs[nth][0], seen.pairs[nth + 1][1]
+            start = self._learn_line(lines.keys[i])
+            start.before = before if start.before in (-1, before) else 0
             self._learn_head(seen, start, nth, follows=nth > first)
-            end = self._learn_edge(lines.last_keys[i], "after", pairs[nth + 1][1])
+            end = self._learn_line(lines.last_keys[i])
+            end.after = after if end.after in (-1, after) else 0
             if nth < last:
                 self._learn_tail(seen, end, nth)
 
@@ -286,12 +288,10 @@ class Recurrences:
             if texts >= _OFTEN_TEXTS:
                 self._framed[key] = self._framed.get(key, self._learned + 1)
 
-    def _learn_edge(self, key: int, side: str, beside: int) -> LongLine:
-        """Record what is `before` a long line, or `after` it."""
+    def _learn_line(self, key: int) -> LongLine:
+        """Record a long line."""
         line = self._lines[key] = self._lines.get(key) or LongLine()
         line.times += 1
-        if (usual := getattr(line, side)) != beside:
-            setattr(line, side, beside if usual == -1 else 0)
         return line
 
     def _renew(self, seen: SeenText, line: LongLine, gap: range) -> None:
