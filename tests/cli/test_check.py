@@ -218,14 +218,7 @@ def test_laar_serve_rejects_the_same_settings(
     async def start() -> None:
         loaded = load(path)
         with loaded.located():
-            runner = Runner(loaded)
-            started = asyncio.Event()
-            running = asyncio.create_task(runner.run(started=started))
-            waiting = asyncio.create_task(started.wait())
-            await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
-            waiting.cancel()
-            runner.stop()
-            await running
+            await Runner(loaded).run()
 
     path = written(case)
     with pytest.raises(SettingError):

@@ -32,6 +32,8 @@ from bench.bench_useless import (
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from laar.health.explained import SeenAnswers, Shown, as_good
+
 pytestmark = pytest.mark.long
 
 SHAPE = cycle(SHAPES)
@@ -63,6 +65,20 @@ def test_no_form_of_useless_answers_gets_more_than_the_bound(seed, shape):
     form = draw(random.Random(seed))
     assume(not form.like)
     assert measure(form, shape, seed=seed, seconds=13.0) <= WORST, form
+
+
+@pytest.mark.parametrize(("short", "least", "most"), [(1.0, 0.9, 1.0), (0.5, 0.0, 0.2)])
+def test_a_few_long_answers_make_nobody_believed_and_many_do(short, least, most):
+    def is_believed(rng):
+        seen, scatter = [SeenAnswers() for _ in range(ENDPOINTS)], rng.uniform(0.3, 1.0)
+        for _ in range(48):
+            for factor, answers in zip((short, 1.0, 1.0, 1.0, 1.0), seen, strict=True):
+                kind, new = rng.choice("ab"), rng.getrandbits(60)
+                size = factor * rng.lognormvariate(5.0, scatter)
+                answers.add(Shown(kind, size, "content", new), new)
+            yield as_good(seen[0], seen[1:])
+
+    assert least <= sum(any(is_believed(random.Random(at))) for at in range(60)) / 60 <= most
 
 
 @pytest.mark.parametrize("name", FORMS)

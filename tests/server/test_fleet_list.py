@@ -11,6 +11,15 @@ pytestmark = pytest.mark.envoy
 
 SHAPES = ["standalone", "full-duplex"]
 OWN = Answer(body=b'{"object":"list","data":[{"id":"own","object":"model"}]}')
+BASE = {"id": "m", "root": "org/m", "parent": None}
+ADAPTER = {"id": "lora", "root": "/loras/one", "parent": "m"}
+
+
+async def ask_adapter(http, url):
+    """Return the status of a request for the adapter, and who answered."""
+    body = {"model": "lora", "prompt": "hello"}
+    async with http.post(f"{url}/v1/completions", json=body) as answer:
+        return answer.status, answer.headers.get("x-upstream")
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -51,33 +60,25 @@ async def test_an_adapter_that_an_engine_loads_is_listed_and_reached(gateway, ht
     monkeypatch.setattr("laar.server.collectors.ServedNames", soon)
     a, b = await gateway.upstream(), await gateway.upstream()
     gateway.members((a.address, "m"), (b.address, "m"))
-    base = {"id": "m", "root": "org/m", "parent": None}
-    a.models, b.models = [base], [base]
+    a.models, b.models = [BASE], [BASE]
     await gateway.picker()
-    envoy = await gateway.envoy()
+    url = (await gateway.envoy()).url()
 
     async def listed():
-        async with http.get(f"{envoy.url()}/v1/models") as answer:
+        async with http.get(f"{url}/v1/models") as answer:
             return {entry["id"]: entry.get("parent") for entry in (await answer.json())["data"]}
-
-    async def ask():
-        body = {"model": "lora", "prompt": "hello"}
-        async with http.post(f"{envoy.url()}/v1/completions", json=body) as answer:
-            return answer.status, answer.headers.get("x-upstream")
 
     async def is_listed(wanted):
         return await listed() == wanted
 
-    assert (await ask())[0] == 404
-    b.models = [base, {"id": "lora", "root": "/loras/one", "parent": "m"}]
-    wanted = {"lora": "m", "m": None, "auto": None}
-    await eventually(lambda: is_listed(wanted), what="the adapter")
-    assert [await ask() for _ in range(5)] == [(200, b.address)] * 5
-    b.models = [base]
-    await eventually(
-        lambda: is_listed({"m": None, "auto": None}), what="the adapter to leave the list"
-    )
-    assert (await ask())[0] == 503  # another engine may load it
+    without = {"m": None, "auto": None}
+    assert (await ask_adapter(http, url))[0] == 404
+    b.models = [BASE, ADAPTER]
+    await eventually(lambda: is_listed({"lora": "m", **without}), what="the adapter")
+    assert [await ask_adapter(http, url) for _ in range(5)] == [(200, b.address)] * 5
+    b.models = [BASE]
+    await eventually(lambda: is_listed(without), what="the adapter to leave the list")
+    assert (await ask_adapter(http, url))[0] == 503  # another engine may load it
 
 
 async def test_unknown_and_rejected_names_cause_an_early_lookup(gateway, http, monkeypatch):
@@ -86,9 +87,7 @@ async def test_unknown_and_rejected_names_cause_an_early_lookup(gateway, http, m
     monkeypatch.setattr(served_names, "DOUBT_ALL_S", 0.05)
     a, b = await gateway.upstream(), await gateway.upstream()
     gateway.members((a.address, "m"), (b.address, "m"))
-    base = {"id": "m", "root": "org/m", "parent": None}
-    lora = {"id": "lora", "root": "/loras/one", "parent": "m"}
-    a.models, b.models = [base], [base]
+    a.models, b.models = [BASE], [BASE]
     runner = await gateway.picker()
     url = (await gateway.envoy()).url()
 
@@ -97,28 +96,19 @@ async def test_unknown_and_rejected_names_cause_an_early_lookup(gateway, http, m
 
     await eventually(are_looked_at, what="the first model lists")
 
-    async def ask():
-        body = {"model": "lora", "prompt": "hello"}
-        async with http.post(f"{url}/v1/completions", json=body) as answer:
-            return answer.status, answer.headers.get("x-upstream")
-
     def is_listed_at(upstream):
-        return runner.picker.table.serving("lora").tolist() == [
-            runner.picker.table.slot(upstream.address)
-        ]
+        table = runner.picker.table
+        return table.serving("lora").tolist() == [table.slot(upstream.address)]
 
     async def is_answered_by(wanted):
-        return await ask() == (200, wanted)
+        return await ask_adapter(http, url) == (200, wanted.address)
 
-    assert (await ask())[0] == 404
-    a.models = [base, lora]
-    await eventually(lambda: is_answered_by(a.address), what="an adapter that was loaded")
-    a.models, b.models = [base], [base, lora]
+    assert (await ask_adapter(http, url))[0] == 404
+    a.models = [BASE, ADAPTER]
+    await eventually(lambda: is_answered_by(a), what="an adapter that was loaded")
+    a.models, b.models = [BASE], [BASE, ADAPTER]
     a.default_answer = Answer(status=404)
-    assert (await ask())[0] == 404
+    assert (await ask_adapter(http, url))[0] == 404
     await eventually(lambda: is_listed_at(b), what="the other endpoint's model list")
-    await eventually(
-        lambda: is_answered_by(b.address),
-        what="answers by the endpoint that serves the adapter now",
-    )
-    assert [await ask() for _ in range(3)] == [(200, b.address)] * 3
+    await eventually(lambda: is_answered_by(b), what="answers by the one that serves it now")
+    assert [await ask_adapter(http, url) for _ in range(3)] == [(200, b.address)] * 3

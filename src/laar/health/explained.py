@@ -24,8 +24,8 @@ their sizes, which scatter more."""
 _FEW, _THEIRS = 3.0, 2.0
 """Minimum number of an endpoint's answers, and of each sibling's."""
 _SHORTER = math.log(1.35)
-"""How much shorter answers may be on average, beyond one standard error, or 1.5 if earlier answers
-were not: a few long ones of a sibling must not refute an honest endpoint for minutes."""
+"""How much shorter answers may be on average. A standard error counts against an endpoint until it
+is believed, as a few long ones show nothing; then 1.5 count for it, as a few short ones don't."""
 _MORE = 0.3
 """Share of answers that may repeat a text, or have another form than siblings', beyond theirs."""
 _RARE = 0.05
@@ -88,10 +88,10 @@ class SeenAnswers:
         self.sizes[shown.kind] = seen, mean + far / seen, variance
 
 
-def as_good(own: SeenAnswers, siblings: Sequence[SeenAnswers], errors: float = 1.0) -> bool:
+def as_good(own: SeenAnswers, siblings: Sequence[SeenAnswers], errors: float = -1.0) -> bool:
     """Return whether answers are as long, as various and of the same form as most siblings'.
 
-    `errors` is the number of standard errors by which their lengths may differ.
+    That many standard errors of the lengths count for the endpoint, or against it if negative.
     """
     known = [each for each in siblings if each.seen >= _THEIRS]
     if own.seen < _FEW or not known or 2 * len(known) < len(siblings):
@@ -109,14 +109,14 @@ def as_good(own: SeenAnswers, siblings: Sequence[SeenAnswers], errors: float = 1
 
 
 def _shorter(own: SeenAnswers, known: Sequence[SeenAnswers], errors: float) -> float | None:
-    """Return by how much answers are surely shorter than siblings', in log units."""
+    """Return by how much answers are shorter than siblings', less an error, in log units."""
     gap = weight = noise = 0.0
     for kind, (seen, mean, variance) in own.sizes.items():
         theirs = [each.sizes[kind] for each in known if kind in each.sizes]
         if not theirs:
             continue
         count = sum(number for number, _, _ in theirs)
-        spread = max(variance, sum(n * v for n, _, v in theirs) / count)
+        spread = max(variance, sum(n * v for n, _, v in theirs) / max(count - len(theirs), 1.0))
         gap += seen * (_median([level for _, level, _ in theirs]) - mean)
         noise += seen * seen * spread * (1.0 / seen + 1.0 / count)
         weight += seen
@@ -153,5 +153,5 @@ class Explained:
             if self.answers.total > _YOUNG:
                 self.answers.forget()
                 self._were_good = False
-        self._were_good = as_good(self.answers, siblings, 1.5 if self._were_good else 1.0)
+        self._were_good = as_good(self.answers, siblings, 1.5 if self._were_good else -1.0)
         return self._were_good
