@@ -24,8 +24,8 @@ their sizes, which scatter more."""
 _FEW, _THEIRS = 3.0, 2.0
 """Minimum number of an endpoint's answers, and of each sibling's."""
 _SHORTER = math.log(1.35)
-"""How much shorter answers may be on average. A standard error counts against an endpoint until it
-is believed, as a few long ones show nothing; then 1.5 count for it, as a few short ones don't."""
+"""How much shorter answers may be on average. Half a standard error counts against an endpoint
+until it is believed, as a few long ones show nothing; then 1.5 count for it, as few short don't."""
 _MORE = 0.3
 """Share of answers that may repeat a text, or have another form than siblings', beyond theirs."""
 _RARE = 0.05
@@ -88,7 +88,7 @@ class SeenAnswers:
         self.sizes[shown.kind] = seen, mean + far / seen, variance
 
 
-def as_good(own: SeenAnswers, siblings: Sequence[SeenAnswers], errors: float = -1.0) -> bool:
+def as_good(own: SeenAnswers, siblings: Sequence[SeenAnswers], errors: float = -0.5) -> bool:
     """Return whether answers are as long, as various and of the same form as most siblings'.
 
     That many standard errors of the lengths count for the endpoint, or against it if negative.
@@ -153,5 +153,5 @@ class Explained:
             if self.answers.total > _YOUNG:
                 self.answers.forget()
                 self._were_good = False
-        self._were_good = as_good(self.answers, siblings, 1.5 if self._were_good else -1.0)
+        self._were_good = as_good(self.answers, siblings, 1.5 if self._were_good else -0.5)
         return self._were_good
