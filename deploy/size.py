@@ -26,10 +26,10 @@ LIMITS = {
     "lines loaded": 38_342,
     "settings": 125,
     "lines of tests": 61_919,
-    "lines of lab and bench": 31_033,
+    "lines of lab and bench": 30_967,
     "words of README": 700,
-    "words of docs": 65_150,
-    "words of lab notes": 21_000,
+    "words of docs": 65_100,
+    "words of lab notes": 20_800,
     "words unreleased": 2_000,
 }
 """The current figures, except those of words. A commit that raises one says what came, and what it

@@ -2,7 +2,7 @@
 
 Each seed tunes on one trace and is measured on a second one that the climb never saw. To look for
 the published gains, the setup is GORGO's: its baselines, bounds and starting weights, and readings
-every 30 s. `gorgo-baselines` uses the product's defaults.
+every 30 s. `no-regret` uses the product's defaults.
 
 Published gains over the best baseline of each column: p95 TTFT 7 to 12 %, p95 E2E 14 to 18 %; over
 simple session affinity 7 to 16 % and 14 to 31 %.
