@@ -120,12 +120,10 @@ async def test_a_prefiller_whose_transfers_fail_is_left_out_and_named(gateway, h
     url = (await gateway.envoy(shape)).url()
     for each in decoders:
         each.bad = bad.address
-    first = [(await ask(http, url, chat(f"{n} hello"))).status for n in range(40)]
-    statuses = [(await ask(http, url, chat(f"later {n}"))).status for n in range(100)]
+    statuses = [(await ask(http, url, chat(f"{n} hello"))).status for n in range(140)]
     lost = sum(status != 200 for status in statuses)
-    figure("lost of the first 40, one of two prefillers failing", 40 - first.count(200), "few")
-    figure("lost of 100 later", lost, "at most 2")
-    assert lost <= 2
+    figure("lost of 140, one of two prefillers failing", lost, "at most 5")
+    assert lost <= 5
     used = {request.headers.get(PREFILLER) for each in decoders for request in each.asked[-10:]}
     assert good.address in used
     name = f"suspect prefiller {bad.address}"
